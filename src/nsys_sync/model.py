@@ -1,0 +1,378 @@
+"""What `analysis` hands to `render`: frozen dataclasses, few enough to hold in memory whatever the trace's size.
+
+Times are nanoseconds since the trace's session start (they can be negative); `_ns` durations are nanoseconds,
+`_ratio` values lie between 0 and 1. `None` means "not known", and is never the same as 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA_VERSION = "1.0"
+"""Version of the JSON form: the first number changes when a reader of the old form would break."""
+
+LocatedBy = Literal["exact stack", "python sample", "native stack", "nvtx range", "thread"]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One Python frame. `file` has home folders and user names replaced."""
+
+    function: str
+    file: str
+    line: int
+    is_user_code: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFrame:
+    symbol: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a site is. `file` and `line` are None where no Python frame is known; `label` always says something."""
+
+    label: str
+    function: str | None
+    file: str | None
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the site's operations did: API, direction and memory kinds of the copy, and the framework's operation."""
+
+    label: str
+    apis: tuple[str, ...]
+    copy_kind: str | None
+    src_memory: str | None
+    dst_memory: str | None
+    operation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Over the operations of a site. Percentiles are nearest-rank, so each is a value that occurred."""
+
+    total_ns: int
+    mean_ns: float
+    p50_ns: int
+    p95_ns: int
+    max_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessShare:
+    trace: str
+    pid: int
+    name: str
+    calls: int
+    stall_ns: int | None
+    blocked_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadShare:
+    trace: str
+    pid: int
+    tid: int
+    name: str
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class NvtxShare:
+    """`name` is the innermost NVTX range around the operations; digits that vary are shown as `*`."""
+
+    name: str
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankShare:
+    """One trace's part in a site, where several traces are ranks of one run."""
+
+    trace: str
+    calls: int
+    stall_ns: int | None
+    blocked_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One operation, to be found in the Nsight Systems GUI by its time and correlation id."""
+
+    trace: str
+    start_ns: int
+    end_ns: int
+    stall_ns: int | None
+    pid: int
+    tid: int
+    correlation_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteSteps:
+    """A site's figures per step. `steps` is the number of all steps, the denominator of the means."""
+
+    steps: int
+    steps_with_calls: int
+    calls_mean: float
+    calls_max: int
+    stall_mean_ns: float | None
+    stall_p50_ns: int | None
+    stall_p95_ns: int | None
+    stall_max_ns: int | None
+    blocked_mean_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One sync site, ranked by stall. `stall` is None where no idle figure could be given.
+
+    `stall_ratio` is stall over the sum of the windows of the devices shown (`Analysis.window_ns`).
+    `startup_*` is the part of calls and stall that lies in the process's start-up, contained in the totals.
+    `python_stack` and `native_stack` are indexes into `Analysis.frames` and `Analysis.native_frames`, innermost first;
+    empty where none is known or, for sites past the first `STACKS_KEPT`, not kept (`stack_omitted`).
+    `stall_quantiles_ns` are the stalls per operation at 0, 5, …, 100 percent; empty for all but the top sites.
+    """
+
+    id: str
+    location: Location
+    kind: Kind
+    calls: int
+    stall: Distribution | None
+    stall_ratio: float | None
+    blocked: Distribution
+    idle_within_ns: int | None
+    startup_calls: int
+    startup_stall_ns: int | None
+    located_by: tuple[tuple[LocatedBy, int], ...]
+    processes: tuple[ProcessShare, ...]
+    threads: tuple[ThreadShare, ...]
+    nvtx_ranges: tuple[NvtxShare, ...]
+    ranks: tuple[RankShare, ...]
+    per_step: SiteSteps | None
+    python_stack: tuple[int, ...]
+    native_stack: tuple[int, ...]
+    stack_omitted: bool
+    stack_variants: int
+    examples: tuple[Example, ...]
+    stall_quantiles_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Where a device's window went, in equal bins. Every tuple has one entry a bin, in ns of that bin.
+
+    busy + stall + host_bound + device_side + profiler + unknown = the bin's length (first and last bins too: the
+    timeline spans exactly the window). `blocked_ns` is time in which at least one sync operation was under way.
+    """
+
+    start_ns: int
+    bin_ns: float
+    busy_ns: tuple[int, ...]
+    stall_ns: tuple[int, ...]
+    host_bound_ns: tuple[int, ...]
+    device_side_ns: tuple[int, ...]
+    profiler_ns: tuple[int, ...]
+    unknown_ns: tuple[int, ...]
+    blocked_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One interval of a zoomed timeline. `site` is an index into `Analysis.sites` for operations, else None."""
+
+    lane: Literal["busy", "stall", "host-bound", "device-side", "profiler", "operation"]
+    start_ns: int
+    end_ns: int
+    site: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Zoom:
+    """A short part of one device's window at full detail: one typical step where steps are known."""
+
+    title: str
+    start_ns: int
+    end_ns: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU of one trace. busy + stall + host_bound + device_side + profiler + outside = window, to the nanosecond.
+
+    `idle_ns` = stall + host_bound + device_side. All idle figures are None, and `refused` says why, where launches have
+    no GPU work on record. `device_side_without_launch_ns` is contained in `device_side_ns`: gaps ended by work whose
+    launch call is not in the trace. `startup_*` parts are contained in their totals. `outside_ns` is range time before
+    the first and after the last activity, 0 without a range.
+    """
+
+    id: int
+    name: str | None
+    processes: tuple[int, ...]
+    window_start_ns: int
+    window_ns: int
+    busy_ns: int
+    idle_ns: int | None
+    stall_ns: int | None
+    host_bound_ns: int | None
+    device_side_ns: int | None
+    device_side_without_launch_ns: int | None
+    profiler_ns: int | None
+    outside_ns: int
+    startup_stall_ns: int | None
+    startup_host_bound_ns: int | None
+    gaps: int | None
+    host_late_gaps: int | None
+    refused: str | None
+    timeline: Timeline
+    zoom: Zoom | None
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """Start-up of one process: everything before `end_ns`."""
+
+    pid: int
+    end_ns: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One NVTX range that counts as a step. Device figures are summed over the devices shown."""
+
+    name: str
+    pid: int
+    start_ns: int
+    end_ns: int
+    operations: int
+    blocked_ns: int
+    busy_ns: int
+    stall_ns: int | None
+    host_bound_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """`pattern` is the NVTX name; `selected` says whether the user chose it (the window is then clipped to it)."""
+
+    pattern: str
+    selected: bool
+    skipped: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    name: str
+    gpu_rows: int
+    sync_operations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """A message of the profiler's own. `severity` is `warning` or `error`."""
+
+    severity: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the trace can and cannot tell. `located_by` counts every sync operation shown once."""
+
+    operations: int
+    located_by: tuple[tuple[LocatedBy, int], ...]
+    not_captured: tuple[str, ...]
+    warnings: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    processes_without_gpu_rows: tuple[Process, ...]
+    graph_launches_without_gpu_work: int
+    unfinished_calls: int
+    unfinished_gpu_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReport:
+    """One trace: what it is, where its devices' time went, what it covers. `name` is the file's name, no folder."""
+
+    name: str
+    nsys_version: str | None
+    schema_version: str | None
+    capture_start_utc: str | None
+    devices: tuple[Device, ...]
+    processes: tuple[Process, ...]
+    startup: tuple[Startup, ...]
+    steps: Steps | None
+    coverage: Coverage
+
+
+@dataclass(frozen=True, slots=True)
+class Omitted:
+    """Sites left out of `Analysis.sites` by `--top` or `--min-stall`."""
+
+    sites: int
+    calls: int
+    stall_ns: int | None
+    blocked_ns: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The result for one trace, or for several that are ranks of one run. `sites` are ranked: first is worst.
+
+    `window_ns` sums the windows of all devices of all traces: the denominator of every `stall_ratio`.
+    `stall_ns` is None where any device was refused an idle figure. `operations` holds one row a sync operation
+    (columns in `OPERATION_COLUMNS`), and is left out of the JSON form.
+    """
+
+    schema_version: str
+    tool_version: str
+    selection: str | None
+    traces: tuple[TraceReport, ...]
+    window_ns: int
+    stall_ns: int | None
+    sites: tuple[Site, ...]
+    omitted: Omitted | None
+    frames: tuple[Frame, ...]
+    native_frames: tuple[NativeFrame, ...]
+    operations: pa.Table
+
+
+OPERATION_COLUMNS = (
+    "trace",
+    "site_id",
+    "pid",
+    "tid",
+    "start_ns",
+    "end_ns",
+    "blocked_ns",
+    "stall_ns",
+    "idle_within_ns",
+    "api",
+    "copy_kind",
+    "src_memory",
+    "dst_memory",
+    "operation",
+    "located_by",
+    "file",
+    "line",
+    "function",
+    "nvtx_range",
+    "correlation_id",
+    "in_startup",
+)
+STACKS_KEPT = 500
+"""Sites (by rank) that keep their full stacks: the page stays under 2 MB at 5,000 sites."""
