@@ -1,0 +1,1 @@
+"""Pure functions on event tables: from calls and GPU activity to ranked sync sites."""

@@ -1,0 +1,51 @@
+"""What CUDA API names mean. Names as in CUPTI's callback ids; suffixes `_vNNNN`, `_ptsz`, `_ptds` are versions."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+
+class ApiClass(IntEnum):
+    """Classes of API calls that the analysis tells apart."""
+
+    OTHER = 0
+    OTHER_SYNC = 1
+    COPY_SYNC = 2
+    COPY_ASYNC = 3
+    MEMSET_SYNC = 4
+    FREE = 5
+    QUERY = 6
+    LOADING = 7
+    GRAPH_LAUNCH = 8
+    EVENT = 9
+    STREAM_SYNC = 10
+
+
+_VERSION_SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
+_RULES: tuple[tuple[re.Pattern[str], ApiClass], ...] = tuple(
+    (re.compile(pattern), api_class)
+    for pattern, api_class in (
+        (r"(cuda|cu)StreamSynchronize$", ApiClass.STREAM_SYNC),
+        (r"cuda(Event|Device|Thread)Synchronize$|cu(Event|Ctx)Synchronize$", ApiClass.OTHER_SYNC),
+        (r"cuda\w*(Query|IsCapturing)$|cu\w*(Query|IsCapturing)$", ApiClass.QUERY),
+        (r"(cuda|cu)Memcpy\w*Async", ApiClass.COPY_ASYNC),
+        (r"(cuda|cu)Memcpy", ApiClass.COPY_SYNC),
+        (r"(cuda|cu)Memset(?!\w*Async)", ApiClass.MEMSET_SYNC),
+        (r"cudaFree$|cuMemFree$", ApiClass.FREE),
+        (r"cu(Module|Library)Load|cuCtxCreate|cuDevicePrimaryCtxRetain", ApiClass.LOADING),
+        (r"(cuda|cu)GraphLaunch$", ApiClass.GRAPH_LAUNCH),
+        (r"(cuda|cu)Event|(cuda|cu)StreamWaitEvent$", ApiClass.EVENT),
+    )
+)
+
+
+def base_name(name: str) -> str:
+    """`cudaMemcpyAsync_ptsz_v7000` → `cudaMemcpyAsync`."""
+    return _VERSION_SUFFIX.sub("", name)
+
+
+def classify(name: str) -> ApiClass:
+    """The class of an API call by its name, whatever its version suffix."""
+    base = base_name(name)
+    return next((api_class for pattern, api_class in _RULES if pattern.match(base)), ApiClass.OTHER)

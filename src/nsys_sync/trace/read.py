@@ -1,0 +1,500 @@
+"""Reads an export into a Trace. Only the tables, columns and rows that the analysis needs."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsys_sync.errors import TraceError
+from nsys_sync.trace import python_backtrace as backtrace
+from nsys_sync.trace import schema as s
+from nsys_sync.trace.sqlite_file import SqliteFile, export_command
+from nsys_sync.trace.tables import IntArray, Metadata, NativeStacks, PythonEvents, Trace
+
+NEVER_ENDED = np.iinfo(np.int64).max
+STRINGS_PER_QUERY = 500
+HOW_TO_CAPTURE_STACKS = (
+    "capture with nsys profile --sample=process-tree --cudabacktrace=sync:0 --python-backtrace=cuda "
+    "--python-sampling=true"
+)
+
+
+def read_trace(file: SqliteFile) -> Trace:
+    """Raises TraceError when the database is no nsys export, or holds no CUDA events."""
+    _refuse_what_cannot_be_analysed(file)
+    # Two readers: the API rows cost as much as everything else together, and SQLite releases the GIL.
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        api_future = pool.submit(_read_api, file)
+        metadata = _read_metadata(file)
+        devices = _CudaDevices(file)
+        gpu, copies = _read_gpu(file, devices)
+        stream_syncs = _read_stream_syncs(file)
+        nvtx = _read_nvtx(file)
+        overhead = _read_overhead(file)
+        python = _read_python(file)
+        api, api_names = api_future.result()
+    if not len(gpu):
+        raise TraceError(
+            f"{file.path}: has CUDA calls but no GPU activity (kernels, copies, memsets), so GPU idle time is not "
+            "known. Was the capture range too short, or was the driver newer than nsys? Capture again with "
+            "nsys profile --trace=cuda,nvtx …"
+        )
+    return Trace(
+        name=file.path.name,
+        metadata=metadata,
+        api=api,
+        api_names=api_names,
+        gpu=gpu,
+        copies=copies,
+        stream_syncs=stream_syncs,
+        nvtx=nvtx,
+        overhead=overhead,
+        python=python,
+        native=_native_stacks(file, api),
+        process_names=_read_process_names(file),
+        thread_names=_read_thread_names(file),
+        device_names=devices.names,
+        diagnostics=_read_diagnostics(file),
+        not_captured=tuple(_not_captured(file, metadata, python, devices)),
+    )
+
+
+def _refuse_what_cannot_be_analysed(file: SqliteFile) -> None:
+    known = {s.RUNTIME, s.DRIVER, s.KERNEL, s.STRINGS, s.NVTX, *s.EXPORT_METADATA, "ANALYSIS_DETAILS", "ANALYSIS_FILE"}
+    if not known & file.tables:
+        raise TraceError(
+            f"{file.path}: is an SQLite database, but no export of Nsight Systems. "
+            f"Make one with: {export_command(file.path)}"
+        )
+    if not any(table in file.tables for table in (*s.API_TABLES, *s.GPU_TABLES)):
+        raise TraceError(
+            f"{file.path}: no CUDA activity was captured. Did the program use the GPU inside the capture range, and "
+            "was it traced with nsys profile --trace=cuda,nvtx … ?"
+        )
+    if not any(table in file.tables for table in s.API_TABLES):
+        raise TraceError(
+            f"{file.path}: has GPU activity but no CUDA API calls (table {s.RUNTIME}), so nothing can be said about "
+            "synchronization. Capture again with nsys profile --trace=cuda,nvtx …"
+        )
+
+
+def process_of(global_id: IntArray) -> IntArray:
+    """`globalTid` or `globalPid` → process: hardware, VM and process id together."""
+    return global_id >> 24
+
+
+def _concat(parts: list[pd.DataFrame], columns: Iterable[str]) -> pd.DataFrame:
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return pd.DataFrame({column: np.empty(0, dtype=np.int64) for column in columns})
+    return pd.concat(parts, ignore_index=True, copy=False)
+
+
+def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    parts = []
+    for table in s.API_TABLES:
+        if table in file.tables:
+            columns = file.integers(
+                table,
+                s.expressions(file, table, s.API_COLUMNS),
+                s.only_rows_with(file, table, s.API_COLUMNS),
+            )
+            parts.append(pd.DataFrame(columns, copy=False))
+    api = _concat(parts, s.API_COLUMNS)
+    name_codes, name_ids = pd.factorize(api["name_id"].to_numpy())
+    names = _strings(file, name_ids.tolist())
+    api = api.drop(columns="name_id").assign(
+        name=name_codes, unfinished=api["end_ns"].to_numpy() < api["start_ns"].to_numpy()
+    )
+    return api, tuple(names.get(int(name_id), "unnamed call") for name_id in name_ids)
+
+
+def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd.DataFrame]:
+    parts, copies, rows = [], [], 0
+    for table in s.GPU_TABLES:
+        if table not in file.tables:
+            continue
+        wanted = {**s.GPU_COLUMNS, **s.COPY_COLUMNS} if table == s.MEMCPY else s.GPU_COLUMNS
+        columns = file.integers(
+            table, s.expressions(file, table, wanted), s.only_rows_with(file, table, s.GPU_COLUMNS)
+        )
+        gpu = {name: columns[name] for name in s.GPU_COLUMNS}
+        gpu["process"] = process_of(gpu.pop("global_pid"))
+        parts.append(pd.DataFrame(gpu, copy=False))
+        if table == s.MEMCPY:
+            copies.append(
+                pd.DataFrame(
+                    {
+                        "gpu_row": np.arange(rows, rows + len(parts[-1])),
+                        **{name: columns[name] for name in s.COPY_COLUMNS},
+                    }
+                )
+            )
+        rows += len(parts[-1])
+    gpu_rows = _concat(parts, ("start_ns", "end_ns", "device_id", "correlation_id", "process"))
+    gpu_rows = gpu_rows.assign(
+        unfinished=gpu_rows["end_ns"].to_numpy() < gpu_rows["start_ns"].to_numpy(),
+        device_id=devices.physical(gpu_rows["process"].to_numpy(), gpu_rows["device_id"].to_numpy()),
+    )
+    return gpu_rows, _concat(copies, ("gpu_row", *s.COPY_COLUMNS))
+
+
+def _read_stream_syncs(file: SqliteFile) -> pd.DataFrame:
+    if s.SYNCHRONIZATION not in file.tables:
+        return pd.DataFrame(
+            {name: np.empty(0, dtype=np.int64) for name in (*s.SYNCHRONIZATION_COLUMNS, "process")}
+        )
+    columns = file.integers(
+        s.SYNCHRONIZATION,
+        s.expressions(file, s.SYNCHRONIZATION, s.SYNCHRONIZATION_COLUMNS),
+        s.only_rows_with(file, s.SYNCHRONIZATION, s.SYNCHRONIZATION_COLUMNS),
+    )
+    columns["process"] = process_of(columns.pop("global_pid"))
+    return pd.DataFrame(columns, copy=False)
+
+
+def _read_overhead(file: SqliteFile) -> pd.DataFrame:
+    if s.OVERHEAD not in file.tables:
+        return pd.DataFrame({name: np.empty(0, dtype=np.int64) for name in ("start_ns", "end_ns", "process")})
+    columns = file.integers(
+        s.OVERHEAD,
+        s.expressions(file, s.OVERHEAD, s.OVERHEAD_COLUMNS),
+        s.only_rows_with(file, s.OVERHEAD, s.OVERHEAD_COLUMNS),
+    )
+    names = _strings(file, np.unique(columns["name_id"]).tolist())
+    unknown = [name_id for name_id, name in names.items() if name.strip().lower() == "unknown"]
+    table = pd.DataFrame(
+        {
+            "start_ns": columns["start_ns"],
+            "end_ns": columns["end_ns"],
+            "process": process_of(columns["global_tid"]),
+        }
+    )
+    keep = ~np.isin(columns["name_id"], unknown) & (columns["end_ns"] > columns["start_ns"])
+    return table[keep].reset_index(drop=True)
+
+
+def _read_nvtx(file: SqliteFile) -> pd.DataFrame:
+    empty = pd.DataFrame(
+        {
+            "start_ns": np.empty(0, dtype=np.int64),
+            "end_ns": np.empty(0, dtype=np.int64),
+            "global_tid": np.empty(0, dtype=np.int64),
+            "name": pd.Categorical([]),
+            "domain": pd.Categorical([]),
+            "is_push_pop": np.empty(0, dtype=bool),
+        }
+    )
+    have = file.columns(s.NVTX)
+    if not {"start", "end", "eventType", "globalTid"} <= have:
+        return empty
+    kinds = ", ".join(str(kind) for kind in (*s.NVTX_PUSH_POP, *s.NVTX_START_END))
+    text = "e.text" if "text" in have else "NULL"
+    registered = "r.value" if "textId" in have and s.STRINGS in file.tables else "NULL"
+    join = f'LEFT JOIN "{s.STRINGS}" r ON r.id = e."textId"' if registered != "NULL" else ""
+    domain = 'coalesce(e."domainId", 0)' if "domainId" in have else "0"
+    table = file.arrow(
+        f'SELECT e.start AS start_ns, coalesce(e."end", {NEVER_ENDED}) AS end_ns, e."globalTid" AS global_tid, '
+        f"CAST(coalesce({text}, {registered}, '') AS TEXT) AS name, {domain} AS domain_id, "
+        f'e."eventType" AS event_type FROM "{s.NVTX}" e {join} '
+        f'WHERE e."eventType" IN ({kinds}) AND e.start IS NOT NULL AND e."globalTid" IS NOT NULL'
+    )
+    if not table.num_rows:
+        return empty
+    columns = {name: table.column(name).to_numpy() for name in ("start_ns", "end_ns", "global_tid", "domain_id")}
+    names = table.column("name").combine_chunks().dictionary_encode()
+    domains = _domain_names(file)
+    keys = pd.MultiIndex.from_arrays([process_of(columns["global_tid"]), columns["domain_id"]])
+    key_codes, unique_keys = pd.factorize(keys)
+    domain_of_key = [domains.get((int(process), int(domain)), "") for process, domain in unique_keys]
+    domain_codes, domain_names = pd.factorize(np.asarray(domain_of_key, dtype=object))
+    return pd.DataFrame(
+        {
+            "start_ns": columns["start_ns"],
+            "end_ns": np.maximum(columns["end_ns"], columns["start_ns"]),
+            "global_tid": columns["global_tid"],
+            "name": pd.Categorical.from_codes(names.indices.to_numpy(), categories=names.dictionary.to_pylist()),
+            "domain": pd.Categorical.from_codes(domain_codes[key_codes], categories=list(domain_names)),
+            "is_push_pop": np.isin(table.column("event_type").to_numpy(), s.NVTX_PUSH_POP),
+        }
+    )
+
+
+def _domain_names(file: SqliteFile) -> dict[tuple[int, int], str]:
+    """(process, domain id) → domain name; domain ids are per process."""
+    have = file.columns(s.NVTX)
+    if not {"eventType", "text", "domainId", "globalTid"} <= have:
+        return {}
+    registered = '(SELECT value FROM StringIds WHERE id = "textId")' if "textId" in have else "NULL"
+    rows = file.rows(
+        f'SELECT "globalTid", "domainId", coalesce(text, {registered}, \'\') FROM "{s.NVTX}" '
+        f'WHERE "eventType" = {s.NVTX_DOMAIN_CREATE} AND "globalTid" IS NOT NULL AND "domainId" IS NOT NULL'
+    )
+    return {(tid >> 24, domain): str(name) for tid, domain, name in rows}
+
+
+def _read_python(file: SqliteFile) -> PythonEvents:
+    if s.OUR_BACKTRACES in file.tables:
+        events = file.arrow(
+            f'SELECT start AS start_ns, "globalTid" AS global_tid, payload FROM "{s.OUR_BACKTRACES}" '
+            'WHERE payload IS NOT NULL AND start IS NOT NULL AND "globalTid" IS NOT NULL'
+        )
+        return _python_events(file, events, wrapped=False)
+    domains = {key for key, name in _domain_names(file).items() if name == s.PYTHON_DOMAIN}
+    if not domains:
+        return _no_python_events("no Python backtraces were collected; " + HOW_TO_CAPTURE_STACKS)
+    if "binaryData" not in file.columns(s.NVTX):
+        return _no_python_events(
+            "the export leaves the Python stacks out (nsys before schema 3.13.2 does); export the report with a newer "
+            "nsys and --include-blobs=true"
+        )
+    if not _layout_is_known(file):
+        return _no_python_events("the Python stacks have a layout that this version of nsys-sync does not know")
+    ids = ", ".join(str(domain) for domain in sorted({domain for _, domain in domains}))
+    events = file.arrow(
+        f'SELECT start AS start_ns, "globalTid" AS global_tid, "domainId" AS domain_id, "binaryData" AS payload '
+        f'FROM "{s.NVTX}" WHERE "eventType" = {s.NVTX_MARK} AND "domainId" IN ({ids}) AND "binaryData" IS NOT NULL '
+        'AND "globalTid" IS NOT NULL'
+    )
+    if not events.num_rows:
+        return _no_python_events("the export has no Python stacks; export the report again with --include-blobs=true")
+    process = process_of(events.column("global_tid").to_numpy())
+    domain_id = events.column("domain_id").to_numpy()
+    ours = np.zeros(len(process), dtype=bool)
+    for own_process, own_domain in domains:
+        ours |= (process == own_process) & (domain_id == own_domain)
+    return _python_events(file, events.filter(pa.array(ours)), wrapped=True)
+
+
+def _layout_is_known(file: SqliteFile) -> bool:
+    """Every declared PythonBacktrace and PythonFrame schema must have the known fields at the known offsets."""
+    if not {s.PAYLOAD_SCHEMAS, s.PAYLOAD_ENTRIES} <= file.tables:
+        return False
+    rows = file.rows(
+        f"SELECT DISTINCT d.name, d.payloadSize, e.name, coalesce(e.offset, 0) FROM {s.PAYLOAD_SCHEMAS} d "
+        f"JOIN {s.PAYLOAD_ENTRIES} e ON e.schemaId = d.schemaId AND e.domainId = d.domainId "
+        "WHERE d.name IN ('PythonBacktrace', 'PythonFrame')"
+    )
+    header = {(name, offset) for schema, _, name, offset in rows if schema == "PythonBacktrace"}
+    frame = {(name, offset) for schema, _, name, offset in rows if schema == "PythonFrame"}
+    sizes = {size for schema, size, _, _ in rows if schema == "PythonFrame"}
+    return (
+        header == set(backtrace.KNOWN_HEADER.items())
+        and frame == set(backtrace.KNOWN_FRAME.items())
+        and sizes == {backtrace.FRAME_BYTES}
+    )
+
+
+def _python_events(file: SqliteFile, events: pa.Table, *, wrapped: bool) -> PythonEvents:
+    payload = events.column("payload").combine_chunks()
+    if isinstance(payload, pa.ChunkedArray):
+        payload = pa.concat_arrays(payload.chunks) if payload.num_chunks else pa.array([], pa.binary())
+    if not len(payload):
+        return _no_python_events("the export has no Python stacks")
+    if not (pa.types.is_binary(payload.type) or pa.types.is_large_binary(payload.type)):
+        return _no_python_events("the Python stacks have a layout that this version of nsys-sync does not know")
+    decoded = backtrace.decode(payload, wrapped=wrapped)
+    function_codes, function_ids = pd.factorize(decoded.frame_function_id)
+    file_codes, file_ids = pd.factorize(decoded.frame_file_id)
+    names = _strings(file, sorted({*function_ids.tolist(), *file_ids.tolist()}))
+    return PythonEvents(
+        start_ns=events.column("start_ns").to_numpy()[decoded.row],
+        global_tid=events.column("global_tid").to_numpy()[decoded.row],
+        is_sample=decoded.is_sample,
+        first=decoded.first,
+        count=decoded.count,
+        frame_function=function_codes.astype(np.int64),
+        frame_file=file_codes.astype(np.int64),
+        frame_line=decoded.frame_line,
+        functions=tuple(html.unescape(names.get(int(i), "[unknown function]")) for i in function_ids),
+        files=tuple(html.unescape(names.get(int(i), "[unknown file]")) for i in file_ids),
+        refused=None,
+    )
+
+
+def _no_python_events(reason: str) -> PythonEvents:
+    none = np.empty(0, dtype=np.int64)
+    return PythonEvents(none, none, none.astype(bool), none, none, none, none, none, (), (), reason)
+
+
+def _native_stacks(file: SqliteFile, api: pd.DataFrame) -> NativeStacks:
+    """Up to schema 3.9.0 the API rows' ids run 0…N-1 and the callchains' 1…N; later both start at 0."""
+    if s.CALLCHAINS not in file.tables:
+        return NativeStacks(None, "no native callchains were collected; " + HOW_TO_CAPTURE_STACKS)
+    first, last = file.rows(f"SELECT min(id), max(id) FROM {s.CALLCHAINS}")[0]
+    asked = api["callchain_id"].to_numpy()
+    asked = asked[asked >= 0]
+    if first is None or not len(asked):
+        return NativeStacks(None, "no native callchains were collected; " + HOW_TO_CAPTURE_STACKS)
+    shift = int(first - asked.min())
+    if shift not in (0, 1) or last - asked.max() != shift:
+        return NativeStacks(None, "the native callchains cannot be matched to their calls with certainty")
+    return NativeStacks(shift, None)
+
+
+def read_native_stack(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, tuple[tuple[str, str], ...]]:
+    """Chain id → ((symbol, module), …), innermost first."""
+    result: dict[int, tuple[tuple[str, str], ...]] = {}
+    wanted = sorted(set(chain_ids))
+    for begin in range(0, len(wanted), STRINGS_PER_QUERY):
+        ids = ", ".join(str(chain) for chain in wanted[begin : begin + STRINGS_PER_QUERY])
+        rows = file.rows(
+            f"SELECT c.id, y.value, m.value FROM {s.CALLCHAINS} c "
+            f"LEFT JOIN {s.STRINGS} y ON y.id = c.symbol LEFT JOIN {s.STRINGS} m ON m.id = c.module "
+            f"WHERE c.id IN ({ids}) ORDER BY c.id, c.stackDepth"
+        )
+        for chain, symbol, module in rows:
+            result[chain] = (*result.get(chain, ()), (str(symbol or "[unknown]"), str(module or "[unknown]")))
+    return result
+
+
+def read_symbol_hits(file: SqliteFile, needles: Iterable[str]) -> tuple[pd.DataFrame, Mapping[int, str]]:
+    """Which callchains hold a symbol that contains one of `needles`: columns chain_id, symbol_id; and their names."""
+    empty = pd.DataFrame({"chain_id": np.empty(0, dtype=np.int64), "symbol_id": np.empty(0, dtype=np.int64)})
+    if not {s.CALLCHAINS, s.STRINGS} <= file.tables:
+        return empty, {}
+    needles = tuple(needles)
+    contains = " OR ".join("instr(value, ?)" for _ in needles)
+    symbols = {int(i): str(v) for i, v in file.rows(f"SELECT id, value FROM {s.STRINGS} WHERE {contains}", needles)}
+    if not symbols:
+        return empty, {}
+    ids = ", ".join(str(symbol) for symbol in symbols)
+    hits = file.integers(s.CALLCHAINS, {"chain_id": "id", "symbol_id": "symbol"}, f"WHERE symbol IN ({ids})")
+    return pd.DataFrame(hits), symbols
+
+
+def _strings(file: SqliteFile, ids: list[int]) -> dict[int, str]:
+    result: dict[int, str] = {}
+    if s.STRINGS not in file.tables:
+        return result
+    for begin in range(0, len(ids), STRINGS_PER_QUERY):
+        chunk = ", ".join(str(int(i)) for i in ids[begin : begin + STRINGS_PER_QUERY])
+        result.update((i, str(v)) for i, v in file.rows(f"SELECT id, value FROM {s.STRINGS} WHERE id IN ({chunk})"))
+    return result
+
+
+def _key_values(file: SqliteFile, table: str) -> dict[str, str]:
+    if not {"name", "value"} <= file.columns(table):
+        return {}
+    return {
+        str(name): str(value) for name, value in file.rows(f'SELECT name, value FROM "{table}"') if value is not None
+    }
+
+
+def _read_metadata(file: SqliteFile) -> Metadata:
+    capture = _key_values(file, s.CAPTURE_METADATA)
+    export: dict[str, str] = {}
+    for table in s.EXPORT_METADATA:
+        export.update(_key_values(file, table))
+    start_utc = None
+    if {"utcEpochNs"} <= file.columns(s.SESSION_START):
+        rows = file.rows(f"SELECT utcEpochNs FROM {s.SESSION_START} WHERE utcEpochNs > 0 LIMIT 1")
+        if rows and rows[0][0] < 2**62:
+            moment = datetime.fromtimestamp(rows[0][0] / 1e9, tz=timezone.utc)
+            start_utc = moment.isoformat(timespec="seconds")
+    users = {value for key, value in capture.items() if key.endswith(":USER_NAME")} | {export.get("EXPORT_USER", "")}
+    return Metadata(
+        nsys_version=export.get("EXPORT_PRODUCT_VERSION"),
+        schema_version=export.get("EXPORT_SCHEMA_VERSION"),
+        capture_start_utc=start_utc,
+        capture=capture,
+        user_names=frozenset(user for user in users if user and user != "root"),
+    )
+
+
+def _read_process_names(file: SqliteFile) -> dict[int, str]:
+    if not {"globalPid", "name"} <= file.columns(s.PROCESSES):
+        return {}
+    rows = file.rows(f"SELECT globalPid, name FROM {s.PROCESSES} WHERE globalPid IS NOT NULL AND name IS NOT NULL")
+    return {global_pid >> 24: str(name).replace("\\", "/").rsplit("/", 1)[-1] for global_pid, name in rows}
+
+
+def _read_thread_names(file: SqliteFile) -> dict[int, str]:
+    if not {"globalTid", "nameId"} <= file.columns(s.THREADS) or s.STRINGS not in file.tables:
+        return {}
+    rows = file.rows(
+        f"SELECT t.globalTid, y.value FROM {s.THREADS} t JOIN {s.STRINGS} y ON y.id = t.nameId "
+        "WHERE t.globalTid IS NOT NULL"
+    )
+    return {int(tid): str(name) for tid, name in rows}
+
+
+class _CudaDevices:
+    """Which GPU a process's device number stands for (it is an ordinal under CUDA_VISIBLE_DEVICES)."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        gpus: dict[int, str] = {}
+        if {"id", "name"} <= file.columns(s.GPUS):
+            gpus = {int(i): str(name) for i, name in file.rows(f"SELECT id, name FROM {s.GPUS} WHERE id IS NOT NULL")}
+        self.gpus = gpus
+        self._gpu_of: dict[tuple[int, int], int] = {}
+        if {"gpuId", "cudaId", "pid"} <= file.columns(s.CUDA_DEVICES):
+            rows = file.rows(f"SELECT pid, cudaId, gpuId FROM {s.CUDA_DEVICES} WHERE gpuId IS NOT NULL")
+            self._gpu_of = {(int(pid), int(cuda)): int(gpu) for pid, cuda, gpu in rows}
+        self.unmapped: set[int] = set()
+        self.names: dict[int, str] = {}
+
+    def physical(self, process: IntArray, device_id: IntArray) -> IntArray:
+        """The GPU id for each row; the device number itself where the export does not say."""
+        codes, keys = pd.factorize(pd.MultiIndex.from_arrays([process, device_id])) if len(process) else ([], [])
+        mapped = []
+        for own_process, device in keys:
+            pid = int(own_process) & 0xFFFFFF
+            gpu = self._gpu_of.get((pid, int(device)))
+            if gpu is None:
+                self.unmapped.add(pid)
+                gpu = int(device)
+            mapped.append(gpu)
+            same_name = set(self.gpus.values())
+            self.names[gpu] = self.gpus.get(gpu) or (same_name.pop() if len(same_name) == 1 else "")
+        return np.asarray(mapped, dtype=np.int64)[codes] if mapped else device_id
+
+    @property
+    def ambiguous(self) -> bool:
+        return len(self.gpus) > 1 and len(self.unmapped) > 1
+
+
+def _read_diagnostics(file: SqliteFile) -> tuple[tuple[str, str], ...]:
+    """(severity, text) of warnings (2) and errors (3), in order, each once."""
+    if not {"severity", "text"} <= file.columns(s.DIAGNOSTICS):
+        return ()
+    rows = file.rows(f"SELECT severity, text FROM {s.DIAGNOSTICS} WHERE severity IN (2, 3) AND text IS NOT NULL")
+    found = (("error" if severity == 3 else "warning", " ".join(str(text).split())) for severity, text in rows)
+    return tuple(dict.fromkeys(found))
+
+
+def _not_captured(
+    file: SqliteFile, metadata: Metadata, python: PythonEvents, devices: _CudaDevices
+) -> Iterable[str]:
+    if python.refused:
+        yield f"Python stacks: {python.refused}"
+    if s.NVTX not in file.tables:
+        yield "NVTX ranges: none in the trace (the program has none, or --trace did not name nvtx)"
+    if s.SYNCHRONIZATION not in file.tables:
+        yield "synchronization details: no such table, so a copy and the synchronize after it are shown apart"
+    if s.OVERHEAD not in file.tables:
+        yield "the profiler's own pauses: no such table, so idle time may contain some"
+    thresholds = {
+        value for key, value in metadata.capture.items() if key.endswith("SYNCHRONOIZATION_BACKTRACES_THRESHOLD_NS")
+    }
+    collected = {
+        value for key, value in metadata.capture.items() if key.endswith("COLLECT_SYNCHRONOIZATION_BACKTRACES")
+    }
+    if collected == {"false"}:
+        yield f"stacks of synchronize calls: not asked for; {HOW_TO_CAPTURE_STACKS}"
+    for threshold in sorted(thresholds - {"0"}):
+        yield f"stacks of synchronize calls shorter than {threshold} ns (the capture's threshold)"
+    if devices.ambiguous:
+        yield (
+            "which GPU each process used: this export does not map device numbers to GPUs; processes started with "
+            "CUDA_VISIBLE_DEVICES may be shown on the wrong GPU. Export with nsys 2024.6 or newer"
+        )

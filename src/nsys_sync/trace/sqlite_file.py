@@ -1,0 +1,147 @@
+"""One SQLite export, opened read-only: its catalogue, and queries into NumPy and Arrow."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import adbc_driver_manager
+import adbc_driver_sqlite.dbapi
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsys_sync.errors import TraceError
+from nsys_sync.trace.tables import IntArray
+
+SQLITE_MAGIC = b"SQLite format 3\0"
+HOW_TO_EXPORT = "nsys export --type sqlite --include-blobs=true --output {stem}.sqlite {name}"
+ROWS_PER_BATCH = 65536
+
+
+class SqliteFile:
+    """A read-only view of one export. Safe for use from several threads: every bulk query opens its own connection.
+
+    Raises TraceError for anything that is not a readable SQLite database.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _refuse_what_is_not_sqlite(path)
+        # A database in WAL mode would make SQLite write a -shm file beside the input; `immutable` never writes.
+        with path.open("rb") as file:
+            header = file.read(20)
+        wal = header[18:20] == b"\x02\x02"
+        self.uri = f"file:{quote(str(path.resolve()))}?mode=ro" + ("&immutable=1" if wal else "")
+        with self._errors_named():
+            self._connection = sqlite3.connect(self.uri, uri=True, check_same_thread=False)
+            tables = [
+                name
+                for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+            ]
+            self._columns: Mapping[str, Mapping[str, bool]] = {
+                table: {
+                    row[1]: bool(row[3]) for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})")
+                }
+                for table in tables
+            }
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def tables(self) -> frozenset[str]:
+        return frozenset(self._columns)
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Column names of `table`; empty when there is no such table."""
+        return frozenset(self._columns.get(table, ()))
+
+    def is_not_null(self, table: str, column: str) -> bool:
+        """Whether the table's declaration forbids NULL in the column."""
+        return self._columns[table][column]
+
+    def rows(self, sql: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+        """A query whose result is small."""
+        with self._errors_named():
+            return self._connection.execute(sql, tuple(parameters)).fetchall()
+
+    def arrow(self, sql: str) -> pa.Table:
+        """A query whose result may be large."""
+        with self._errors_named(), adbc_driver_sqlite.dbapi.connect(self.uri) as connection:
+            cursor = connection.cursor()
+            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(ROWS_PER_BATCH)})
+            cursor.execute(sql)
+            table = cursor.fetch_arrow_table()
+            cursor.close()
+            return table
+
+    def integers(self, table: str, expressions: Mapping[str, str], where: str = "") -> dict[str, IntArray]:
+        """Columns of whole numbers, `{name: SQL expression}` → `{name: array}`. No expression may give NULL."""
+        select = ", ".join(f"{expression} AS {_quoted(name)}" for name, expression in expressions.items())
+        result = self.arrow(f"SELECT {select} FROM {_quoted(table)} {where}")
+        return {name: self._integer_array(table, name, result.column(name)) for name in expressions}
+
+    def _integer_array(self, table: str, name: str, column: pa.ChunkedArray) -> IntArray:
+        if len(column) == 0:
+            return np.empty(0, dtype=np.int64)
+        if not pa.types.is_int64(column.type) or column.null_count:
+            raise self.error(f"column {name} of table {table} holds something other than whole numbers")
+        return np.asarray(pc.cast(column, pa.int64()).combine_chunks().to_numpy(zero_copy_only=False), dtype=np.int64)
+
+    def error(self, what: str) -> TraceError:
+        return TraceError(f"{self.path}: {what}. Export the trace again: {export_command(self.path)}")
+
+    @contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.DatabaseError, adbc_driver_manager.Error, pa.ArrowInvalid) as error:
+            raise self.error(f"SQLite cannot read it ({_first_line(error)})") from error
+
+
+def export_command(path: Path) -> str:
+    """The command that makes a fresh export of the report that `path` presumably came from."""
+    stem = path.name.split(".")[0] or "trace"
+    return HOW_TO_EXPORT.format(stem=stem, name=f"{stem}.nsys-rep")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["no reason given"])[0]
+
+
+def _refuse_what_is_not_sqlite(path: Path) -> None:
+    if not path.exists():
+        raise TraceError(f"{path}: no such file. Name an export that nsys wrote: {export_command(path)}")
+    if path.is_dir():
+        raise TraceError(f"{path}: is a folder. Name the .sqlite file inside it")
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(100)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror}). Check its permissions: ls -l {path}") from error
+    if path.suffix in {".nsys-rep", ".qdrep"}:
+        command = HOW_TO_EXPORT.format(stem=path.stem, name=path.name)
+        raise TraceError(f"{path}: is a report, and this version reads SQLite exports only. Export it first: {command}")
+    if size == 0:
+        raise TraceError(f"{path}: is empty (0 bytes). Export the trace again: {export_command(path)}")
+    if not head.startswith(SQLITE_MAGIC):
+        what = "holds only zeros" if not head.strip(b"\0") else "is not an SQLite database"
+        raise TraceError(f"{path}: {what}. Export the trace again: {export_command(path)}")
+    page_size = int.from_bytes(head[16:18], "big")
+    page_size = 65536 if page_size == 1 else page_size
+    pages = int.from_bytes(head[28:32], "big")
+    if size < page_size * pages and not os.path.exists(f"{path}-wal"):  # noqa: PTH110
+        raise TraceError(
+            f"{path}: is cut off ({size} bytes of {page_size * pages}). Export the trace again: {export_command(path)}"
+        )

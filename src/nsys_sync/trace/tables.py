@@ -1,0 +1,92 @@
+"""The canonical event tables: what every export, of whatever version, is read into.
+
+Times are ns since the session start. `process` is `globalTid >> 24` (unique over machines, VMs and pids), and `pid`
+its lower 24 bits. Integer columns hold no missing values: -1 stands for "none" where the column says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What the export says of itself. `capture` holds the capture options; keys as NVIDIA spells them."""
+
+    nsys_version: str | None
+    schema_version: str | None
+    capture_start_utc: str | None
+    capture: Mapping[str, str]
+    user_names: frozenset[str]
+
+
+@dataclass(frozen=True)
+class PythonEvents:
+    """Python backtraces: event `i` has frames `first[i] : first[i] + count[i]` of the frame arrays, innermost first.
+
+    `is_sample[i]` is True for a periodic sample, False for the stack of a CUDA API call, which has exactly the start
+    and thread of its API row. Frame arrays index `functions` and `files`.
+    """
+
+    start_ns: IntArray
+    global_tid: IntArray
+    is_sample: BoolArray
+    first: IntArray
+    count: IntArray
+    frame_function: IntArray
+    frame_file: IntArray
+    frame_line: IntArray
+    functions: tuple[str, ...]
+    files: tuple[str, ...]
+    refused: str | None
+
+
+@dataclass(frozen=True)
+class NativeStacks:
+    """Native callchains of API calls.
+
+    `symbols_of`: (chain_id, symbol index) pairs for the symbols asked for; `frames` maps chain ids that were asked for
+    to (symbol, module) innermost first. `shift` is what must be added to an API row's callchain id; None: undecidable.
+    """
+
+    shift: int | None
+    refused: str | None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One export. Columns:
+
+    api: start_ns, end_ns, global_tid, correlation_id (-1 none), name (index into api_names), callchain_id (-1 none),
+        unfinished (bool): every runtime and driver row, also duplicated and nested ones, in no promised order
+    gpu: start_ns, end_ns, device_id, process, correlation_id (-1 none), unfinished (bool): kernels, copies, memsets, graphs
+    copies: gpu_row (index into gpu), context_id, stream_id, copy_kind, src_kind, dst_kind (indexes into the name tuples)
+    stream_syncs: start_ns, end_ns, process, correlation_id, context_id, stream_id
+    nvtx: start_ns, end_ns, global_tid, name (str), domain (str), is_push_pop (bool)
+    overhead: start_ns, end_ns, process
+    """
+
+    name: str
+    metadata: Metadata
+    api: pd.DataFrame
+    api_names: tuple[str, ...]
+    gpu: pd.DataFrame
+    copies: pd.DataFrame
+    stream_syncs: pd.DataFrame
+    nvtx: pd.DataFrame
+    overhead: pd.DataFrame
+    python: PythonEvents
+    native: NativeStacks
+    process_names: Mapping[int, str]
+    thread_names: Mapping[int, str]
+    device_names: Mapping[int, str]
+    diagnostics: tuple[tuple[str, str], ...]
+    not_captured: tuple[str, ...]
