@@ -1,0 +1,43 @@
+"""The JSON form: every field of the model but `operations`, under the model's own names."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from functools import cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsys_sync.model import Analysis
+
+# Frozen dataclasses hold no cycles: looking for them costs a tenth of the time.
+_STRICT: dict[str, Any] = {
+    "ensure_ascii": False,
+    "allow_nan": False,
+    "check_circular": False,
+    "separators": (",", ":"),
+}
+
+
+def render_json(analysis: Analysis) -> str:
+    """Strict JSON (no NaN), one object, ending with a newline. Always encodable as UTF-8."""
+    text = json.dumps(analysis, default=_as_dict, **_STRICT)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate in a name: strict readers refuse its escape
+        text = text.encode("utf-8", "replace").decode()
+    return text + "\n"
+
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    names, values = _fields(type(value))
+    return dict(zip(names, values(value), strict=True))
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, ...], Callable[[object], tuple[Any, ...]]]:
+    names = tuple(field.name for field in fields(kind) if field.name != "operations")
+    return names, attrgetter(*names)

@@ -1,0 +1,410 @@
+"""Three kinds of plot as inline SVG, each with the same facts as a table beside it.
+
+matplotlib is imported on use only: the other reports must not pay for it. Labels that come from a trace never reach
+it (it would read `$…$` as mathematics and warn about glyphs it lacks): it lays out placeholders, and the escaped
+labels take their place in the finished SVG.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from nsys_sync.render.summary import PART_LABELS, device_title, place
+from nsys_sync.render.text import clip, count, duration, plain, ratio, time_point
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from nsys_sync.model import Analysis, Device, Site, Timeline, Zoom
+
+COLORS = {
+    "busy": "#5b8fb9",
+    "stall": "#d1495b",
+    "host-bound": "#e3a23b",
+    "device-side": "#7d6bb0",
+    "profiler": "#9aa0a6",
+    "unknown": "#c9c3b4",
+    "blocked": "#3d8f72",
+}
+"""One colour for one thing, in plots and bars alike; the page overrides them as CSS variables (`--c-busy`)."""
+_TEXT, _GRID = "#1b1f24", "#d0d7de"
+_THEMED = {
+    **{value: f"var(--c-{key},{value})" for key, value in COLORS.items()},
+    _TEXT: "currentColor",
+    _GRID: f"var(--line,{_GRID})",
+}
+
+SITES_SHOWN = 15
+DEVICES_SHOWN = 8
+_BINS = 240
+_SPANS = 1_500
+_INCH_WIDTH = 8.9
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """`svg` is safe to put into a page as it is; `columns` and `rows` state the same facts in words (not escaped)."""
+
+    id: str
+    title: str
+    description: str
+    svg: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def plots(analysis: Analysis) -> tuple[Plot, ...]:
+    """Every plot that the analysis has data for."""
+    drawn = [sites_plot(analysis), *timeline_plots(analysis), distribution_plot(analysis)]
+    return tuple(plot for plot in drawn if plot is not None)
+
+
+def sites_plot(analysis: Analysis) -> Plot | None:
+    """Stall beside blocked time of the worst sites, each on a scale of its own."""
+    sites = analysis.sites[:SITES_SHOWN]
+    if not sites:
+        return None
+    canvas = _Canvas("sites", height=0.75 + 0.27 * len(sites))
+    names = [canvas.label(_site_label(rank, site)) for rank, site in enumerate(sites, 1)]
+    columns: list[tuple[str, str, list[int | None], float]] = [
+        ("stall", "stall: GPU idle because of the site", [s.stall.total_ns if s.stall else None for s in sites], 0.36),
+        ("blocked", "blocked: CPU waiting in the site", [s.blocked.total_ns for s in sites], 0.70),
+    ]
+    for key, title, values, left in columns:
+        axes = canvas.axes(left, 0.24, top=0.34, bottom=0.4)
+        most = max([value or 0 for value in values] + [1])
+        axes.barh(range(len(sites)), [value or 0 for value in values], height=0.62, color=COLORS[key], linewidth=0)
+        for row, value in enumerate(values):
+            axes.text((value or 0) + most * 0.02, row, duration(value), va="center", fontsize=7.5, color=_TEXT)
+        axes.set_xlim(0, most)
+        axes.set_ylim(len(sites) - 0.4, -0.6)
+        axes.set_yticks(range(len(sites)), names if key == "stall" else [""] * len(sites), fontsize=7.5)
+        axes.set_title(title, fontsize=8.5, color=_TEXT, loc="left", pad=6)
+        _duration_axis(axes, most)
+    rows = tuple(
+        (
+            str(rank),
+            place(site),
+            duration(site.stall.total_ns if site.stall else None),
+            duration(site.blocked.total_ns),
+            ratio(site.stall.total_ns if site.stall else None, site.blocked.total_ns),
+        )
+        for rank, site in enumerate(sites, 1)
+    )
+    return canvas.finish(
+        title="Stall against blocked time, by site",
+        description=f"The {count(len(sites), 'worst site')} of {len(analysis.sites)} listed. The two columns have "
+        "scales of their own: a site can block the CPU for long and cost the GPU nothing.",
+        columns=("rank", "site", "stall", "blocked", "stall / blocked"),
+        rows=rows,
+    )
+
+
+def timeline_plots(analysis: Analysis) -> tuple[Plot, ...]:
+    """One plot a device, the devices with most stall first where there are too many to show."""
+    devices = [(trace.name, device) for trace in analysis.traces for device in trace.devices]
+    if len(devices) > DEVICES_SHOWN:
+        keep = sorted(range(len(devices)), key=lambda i: -(devices[i][1].stall_ns or 0))[:DEVICES_SHOWN]
+        devices = [devices[i] for i in sorted(keep)]
+    several = len(analysis.traces) > 1
+    drawn = [
+        _timeline_plot(analysis, f"timeline{number}", device, f" of {plain(name)}" if several else "")
+        for number, (name, device) in enumerate(devices)
+    ]
+    return tuple(plot for plot in drawn if plot is not None)
+
+
+def distribution_plot(analysis: Analysis) -> Plot | None:
+    """How the stall per call of the worst sites spreads."""
+    ranked = [(rank, site) for rank, site in enumerate(analysis.sites, 1) if len(site.stall_quantiles_ns) == 21]
+    ranked = ranked[:SITES_SHOWN]
+    most = max((site.stall_quantiles_ns[-1] for _, site in ranked), default=0)
+    if not most:
+        return None
+    canvas = _Canvas("spread", height=0.6 + 0.27 * len(ranked))
+    axes = canvas.axes(0.36, 0.6, top=0.12, bottom=0.46)
+    linear_to = 1_000
+    axes.set_xscale("symlog", linthresh=linear_to, linscale=0.4)
+    for row, (_, site) in enumerate(ranked):
+        q = site.stall_quantiles_ns
+        axes.hlines(row, q[0], q[20], color=COLORS["stall"], linewidth=1)
+        axes.hlines(row, q[5], q[15], color=COLORS["stall"], linewidth=6, alpha=0.55)
+        axes.plot([q[10]], [row], marker="|", markersize=11, markeredgewidth=2, color=_TEXT)
+        axes.plot([q[20]], [row], marker="o", markersize=3, color=COLORS["stall"], linestyle="")
+    axes.set_ylim(len(ranked) - 0.4, -0.6)
+    axes.set_yticks(range(len(ranked)), [canvas.label(_site_label(rank, site)) for rank, site in ranked], fontsize=7.5)
+    axes.set_xlim(-linear_to * 0.15, most * 1.5)
+    ticks = [0, *(10**power for power in range(3, 12) if 10**power <= most * 1.5)]
+    axes.set_xticks(ticks, [_tick(tick) for tick in ticks], fontsize=7.5)
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("stall per call (logarithmic above 1 µs)", fontsize=8, color=_TEXT)
+    columns = ("rank", "site", "calls", "smallest", "25 %", "median", "75 %", "95 %", "largest")
+    rows = tuple(
+        (
+            str(rank),
+            place(site),
+            count(site.calls),
+            *(duration(site.stall_quantiles_ns[i]) for i in (0, 5, 10, 15, 19, 20)),
+        )
+        for rank, site in ranked
+    )
+    return canvas.finish(
+        title="Stall per call, by site",
+        description="Thin line: smallest to largest (dot) call. Thick line: the middle half. Tick: the median. "
+        "A median near 0 with a far dot means that few calls make the stall.",
+        columns=columns,
+        rows=rows,
+    )
+
+
+def _timeline_plot(analysis: Analysis, plot_id: str, device: Device, of_trace: str) -> Plot | None:
+    bins = _merged(device.timeline, _BINS)
+    if not bins["busy"] or device.window_ns <= 0:
+        return None
+    zoom = device.zoom
+    canvas = _Canvas(plot_id, height=4.15 if zoom else 2.35)
+    bin_ns = device.window_ns / len(bins["busy"])
+    start = device.timeline.start_ns
+    unit, scale = _axis_unit(device.window_ns)
+    edges = [(start + i * bin_ns) / scale for i in range(len(bins["busy"]) + 1)]
+    keys = [key for key in ("busy", "stall", "host-bound", "device-side", "profiler", "unknown") if any(bins[key])]
+
+    canvas.legend([*keys, "blocked"], {**PART_LABELS, "stall": "stall", "blocked": "CPU blocked in a sync"})
+    axes = canvas.axes(0.09, 0.88, top=0.42, height=1.15)
+    sums = [0.0] * len(bins["busy"])
+    layers = []
+    for key in keys:
+        sums = [total + value for total, value in zip(sums, bins[key], strict=True)]
+        layers.append((key, [min(100.0, 100 * total / bin_ns) for total in sums]))
+    # The highest layer first, each from 0: neighbours drawn edge to edge would leave hairlines between them.
+    for key, heights in reversed(layers):
+        axes.fill_between(edges, [*heights, heights[-1]], step="post", color=COLORS[key], linewidth=0)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(0, 100)
+    axes.set_yticks([0, 50, 100], ["0 %", "50 %", "100 %"], fontsize=7.5)
+    axes.tick_params(labelbottom=False)
+    lane = canvas.axes(0.09, 0.88, top=1.64, height=0.2)
+    shares = [min(100.0, 100 * value / bin_ns) for value in bins["blocked"]]
+    lane.fill_between(edges, [*shares, shares[-1]], step="post", color=COLORS["blocked"], linewidth=0)
+    lane.set_xlim(edges[0], edges[-1])
+    lane.set_ylim(0, 100)
+    lane.set_yticks([50], ["blocked"], fontsize=7.5)
+    _time_axis(lane, unit)
+    if zoom:
+        _draw_zoom(canvas, analysis, zoom)
+
+    columns = ("time since session start", *keys, "blocked")
+    tenths = _merged(device.timeline, 10)
+    length = device.window_ns / max(len(tenths["busy"]), 1)
+    rows = tuple(
+        (
+            time_point(round(start + i * length)),
+            *(ratio(tenths[key][i], length) for key in keys),
+            ratio(tenths["blocked"][i], length),
+        )
+        for i in range(len(tenths["busy"]))
+    )
+    description = f"Share of each {duration(bin_ns)} of the window of {duration(device.window_ns)}"
+    if zoom:
+        description += f"; below, {plain(zoom.title)} in full detail ({duration(zoom.end_ns - zoom.start_ns)})"
+    return canvas.finish(
+        title=f"Where the time of {device_title(device)}{of_trace} went",
+        description=description + ".",
+        columns=columns,
+        rows=rows,
+    )
+
+
+def _draw_zoom(canvas: _Canvas, analysis: Analysis, zoom: Zoom) -> None:
+    from matplotlib.path import Path
+
+    lanes = ("busy", "stall", "host-bound", "device-side", "profiler", "operation")
+    spans = sorted(zoom.spans, key=lambda span: span.start_ns - span.end_ns)[:_SPANS]
+    present = [lane for lane in lanes if any(span.lane == lane for span in spans)]
+    if not present:
+        return
+    axes = canvas.axes(0.09, 0.88, top=2.45, height=1.2)
+    unit, scale = _axis_unit(zoom.end_ns - zoom.start_ns)
+    axes.set_title(canvas.label(clip(plain(zoom.title), 90)), fontsize=8.5, color=_TEXT, loc="left", pad=5)
+    width = zoom.end_ns - zoom.start_ns
+    for row, lane in enumerate(present):
+        points: list[tuple[float, float]] = []
+        for span in spans:
+            if span.lane != lane:
+                continue
+            left, right = max(span.start_ns, zoom.start_ns) / scale, min(span.end_ns, zoom.end_ns) / scale
+            points += [
+                (left, row - 0.36),
+                (right, row - 0.36),
+                (right, row + 0.36),
+                (left, row + 0.36),
+                (left, row - 0.36),
+            ]
+            if lane == "operation" and span.site is not None and (right - left) * scale > 0.022 * width:
+                middle = (left + right) / 2
+                axes.text(middle, row, f"#{span.site + 1}", fontsize=7, color="#ffffff", ha="center", va="center")
+        codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * (len(points) // 5)
+        color = COLORS["blocked" if lane == "operation" else lane]
+        # One path a lane: an element a span would make the page ten times as large.
+        _add_path(axes, Path(points, codes), color)
+    axes.set_xlim(zoom.start_ns / scale, zoom.end_ns / scale)
+    axes.set_ylim(len(present) - 0.5, -0.5)
+    names = {"operation": "sync (rank)"}
+    axes.set_yticks(range(len(present)), [names.get(lane, lane) for lane in present], fontsize=7.5)
+    _time_axis(axes, unit)
+
+
+def _add_path(axes: Axes, path: Any, color: str) -> None:
+    from matplotlib.patches import PathPatch
+
+    # A thin edge keeps spans visible that are narrower than a pixel.
+    axes.add_patch(PathPatch(path, facecolor=color, edgecolor=color, linewidth=0.4))
+
+
+class _Canvas:
+    """One figure with axes placed in inches from the top, its placeholders, and its way into an inline SVG."""
+
+    def __init__(self, plot_id: str, height: float) -> None:
+        from matplotlib.figure import Figure
+
+        self.id = plot_id
+        self.height = height
+        self.figure: Figure = Figure(figsize=(_INCH_WIDTH, height))
+        self.figure.patch.set_visible(False)
+        self._labels: list[str] = []
+
+    def label(self, text: str) -> str:
+        self._labels.append(text)
+        return f"LABEL{len(self._labels) - 1}."
+
+    def axes(self, left: float, width: float, top: float, height: float | None = None, bottom: float = 0.0) -> Axes:
+        inches = self.height - top - bottom if height is None else height
+        low = (self.height - top - inches) / self.height
+        axes = self.figure.add_axes((left, low, width, inches / self.height))
+        axes.set_facecolor("none")
+        for name, spine in axes.spines.items():
+            spine.set_visible(name in ("left", "bottom"))
+            spine.set_color(_GRID)
+        axes.tick_params(colors=_TEXT, length=2.5, labelsize=7.5)
+        return axes
+
+    def legend(self, keys: Sequence[str], names: dict[str, str]) -> None:
+        from matplotlib.patches import Rectangle
+
+        left = 0.09
+        for key in keys:
+            size = (0.011, 0.1 / self.height)
+            low = 1 - 0.22 / self.height
+            self.figure.add_artist(
+                Rectangle((left, low), *size, transform=self.figure.transFigure, color=COLORS[key], linewidth=0)
+            )
+            self.figure.text(left + 0.016, low + size[1] / 2, names[key], fontsize=7.5, color=_TEXT, va="center")
+            left += 0.034 + 0.0088 * len(names[key])
+
+    def finish(
+        self, *, title: str, description: str, columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]
+    ) -> Plot:
+        return Plot(self.id, title, description, self._svg(title, description), columns, rows)
+
+    def _svg(self, title: str, description: str) -> str:
+        import matplotlib
+
+        out = io.BytesIO()
+        settings: Any = {
+            "svg.fonttype": "none",
+            "svg.hashsalt": self.id,
+            "path.simplify": True,
+            "font.family": ["sans-serif"],
+            "text.usetex": False,
+        }
+        with matplotlib.rc_context(settings):
+            self.figure.savefig(out, format="svg", metadata={"Date": None})
+        svg = out.getvalue().decode()
+        svg = svg[svg.index("<svg") :].strip()
+        svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+        # Its style sheet has the selector `*` and would reach the whole page, which has the same rule for plots only.
+        svg = re.sub(r"<!--.*?-->|<style.*?</style>", "", svg, flags=re.DOTALL)
+        svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)
+        svg = re.sub(r"\s*\n\s*", "\n", svg)
+        svg = re.sub(r"font-family: [^;\"]*;?|font: ([\d.]+px) [^;\"]*", _font_size_only, svg)
+        svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{self.id}-", svg)
+        svg = re.sub("|".join(_THEMED), lambda match: _THEMED[match[0]], svg)
+        head = (
+            f'<svg role="img" aria-labelledby="{self.id}-title {self.id}-desc" '
+            f'viewBox="0 0 {_INCH_WIDTH * 72:g} {self.height * 72:g}" xmlns="http://www.w3.org/2000/svg" '
+            f'xmlns:xlink="http://www.w3.org/1999/xlink">'
+            f'<title id="{self.id}-title">{escape(title)}</title><desc id="{self.id}-desc">{escape(description)}</desc>'
+        )
+        svg = head + svg[svg.index(">") + 1 :]
+        # Last, so that nothing above can touch what came from the trace.
+        return re.sub(r"LABEL(\d+)\.", lambda match: escape(self._labels[int(match[1])]), svg)
+
+
+def _font_size_only(match: re.Match[str]) -> str:
+    """The page's own font serves: matplotlib's is not on the reader's machine."""
+    return f"font-size: {match[1]}" if match[1] else ""
+
+
+def _site_label(rank: int, site: Site) -> str:
+    return f"{clip(place(site), 44)}  #{rank}"
+
+
+def _merged(timeline: Timeline, most: int) -> dict[str, list[float]]:
+    """The bins, summed by neighbours until there are at most `most`."""
+    total = len(timeline.busy_ns)
+    step = max(1, -(-total // most))
+    # A last group of fewer bins would be drawn as wide as the others: take the number of groups that divides evenly.
+    while total % step:
+        step += 1
+    series = {
+        "busy": timeline.busy_ns,
+        "stall": timeline.stall_ns,
+        "host-bound": timeline.host_bound_ns,
+        "device-side": timeline.device_side_ns,
+        "profiler": timeline.profiler_ns,
+        "unknown": timeline.unknown_ns,
+        "blocked": timeline.blocked_ns,
+    }
+    return {key: [sum(values[i : i + step]) for i in range(0, total, step)] for key, values in series.items()}
+
+
+def _axis_unit(span_ns: float) -> tuple[str, float]:
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if span_ns >= 2 * scale:
+            return unit, scale
+    return "ns", 1.0
+
+
+def _time_axis(axes: Axes, unit: str) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(8))
+    axes.xaxis.set_major_formatter(FuncFormatter(_number))
+    axes.set_xlabel(f"{unit} since session start", fontsize=8, color=_TEXT)
+
+
+def _duration_axis(axes: Axes, most: float) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    unit, scale = _axis_unit(most)
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    shown: Callable[[float, int], str] = lambda value, _: f"{value / scale:g} {unit}"  # noqa: E731
+    axes.xaxis.set_major_formatter(FuncFormatter(shown))
+
+
+def _number(value: float, _: int) -> str:
+    return f"{value:,.10g}"
+
+
+def _tick(ns: int) -> str:
+    for unit, scale in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if ns >= scale:
+            return f"{ns // scale} {unit}"
+    return f"{ns} ns"

@@ -1,0 +1,208 @@
+"""The report for a terminal, as text with or without colour codes."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from nsys_sync.render.summary import (
+    coverage_sentences,
+    device_parts,
+    device_title,
+    gaps_sentence,
+    headline,
+    omitted_sentence,
+    place_parts,
+    startup_sentences,
+    steps_sentence,
+    trace_title,
+)
+from nsys_sync.render.text import clip, count, duration, plain, ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import RenderableType
+
+    from nsys_sync.model import Analysis, Device, Site, TraceReport
+
+_STYLES = {
+    "busy": "blue",
+    "stall": "bold red",
+    "host-bound": "yellow",
+    "device-side": "magenta",
+    "profiler": "bright_black",
+    "outside": "bright_black",
+    "unknown": "",
+}
+_TABLE_FROM_WIDTH = 64
+_WIDE_FROM_WIDTH = 116
+
+
+def render_terminal(analysis: Analysis, *, width: int, color: bool, top: int) -> str:
+    """The report in `width` columns, at most `top` sites; the first line is the answer."""
+    width = max(width, 20)
+    out = io.StringIO()
+    # The environment is kept out (NO_COLOR, COLUMNS, TERM): the caller has decided.
+    console = Console(
+        file=out,
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        legacy_windows=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        _environ={},
+    )
+    for part in _report(analysis, width, top):
+        console.print(part)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _report(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType]:
+    yield Text(headline(analysis), style="bold")
+    if analysis.selection:
+        yield Text(f"Selection: {plain(analysis.selection)}")
+    for trace in analysis.traces:
+        yield ""
+        yield from _trace(trace, width)
+    yield ""
+    yield from _sites(analysis, width, top)
+    for trace in analysis.traces:
+        yield ""
+        name = f" of {plain(trace.name)}" if len(analysis.traces) > 1 else ""
+        yield Text(f"Coverage{name}", style="bold")
+        yield from _bullets(coverage_sentences(trace.coverage))
+
+
+def _trace(trace: TraceReport, width: int) -> Iterable[RenderableType]:
+    yield Text(trace_title(trace), style="bold")
+    if not trace.devices:
+        yield _indented("No GPU work on record.")
+    for device in trace.devices:
+        yield _indented(f"{device_title(device)}: window {duration(device.window_ns)}")
+        if device.refused:
+            yield Padding(Text(f"idle time not known: {plain(device.refused)}", style="yellow"), (0, 0, 0, 4))
+        yield Padding(_window(device, width), (0, 0, 0, 4))
+        gaps = gaps_sentence(device)
+        if gaps:
+            yield Padding(Text(gaps, style="dim"), (0, 0, 0, 4))
+    if trace.steps:
+        yield _indented(steps_sentence(trace.steps))
+    for sentence in startup_sentences(trace):
+        yield _indented(sentence)
+
+
+def _window(device: Device, width: int) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    bar_width = min(24, width - 66)
+    for part in device_parts(device):
+        cells = [Text(duration(part.ns)), Text(ratio(part.ns, device.window_ns)), Text(part.label, _STYLES[part.key])]
+        if bar_width >= 10:
+            filled = round(bar_width * (part.ns or 0) / device.window_ns) if device.window_ns else 0
+            cells.append(Text("█" * filled, _STYLES[part.key]))
+        table.add_row(*cells)
+    return table
+
+
+def _sites(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType]:
+    shown = analysis.sites[: max(top, 0)]
+    if not analysis.sites:
+        yield Text("No sync operations on record." if not analysis.omitted else "Every sync site was left out.")
+    elif shown:
+        total = len(analysis.sites) + (analysis.omitted.sites if analysis.omitted else 0)
+        order = "stall" if shown[0].stall else "time blocked"
+        yield Text(f"Sync sites by {order} (% of the window of {duration(analysis.window_ns)})", style="bold")
+        yield _table(shown, width) if width >= _TABLE_FROM_WIDTH else _list(shown, width)
+        if len(shown) < total:
+            yield Text(f"{count(len(shown))} of {count(total, 'site')} shown.", style="dim")
+    hidden = analysis.sites[len(shown) :]
+    if hidden:
+        stalls = [site.stall.total_ns for site in hidden if site.stall]
+        stall = duration(sum(stalls) if len(stalls) == len(hidden) else None)
+        yield Text(
+            f"{count(len(hidden), 'more site')} below the table's end: {count(sum(s.calls for s in hidden), 'call')}, "
+            f"stall {stall}, blocked {duration(sum(s.blocked.total_ns for s in hidden))}."
+        )
+    omitted = omitted_sentence(analysis)
+    if omitted:
+        yield Text(omitted)
+
+
+def _table(sites: Sequence[Site], width: int) -> Table:
+    wide = width >= _WIDE_FROM_WIDTH
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("stall", justify="right", no_wrap=True)
+    table.add_column("window", justify="right", no_wrap=True)
+    table.add_column("calls", justify="right", no_wrap=True)
+    table.add_column("blocked", justify="right", no_wrap=True)
+    table.add_column("where" if wide else "where, and what it does", overflow="fold", ratio=1)
+    if wide:
+        table.add_column("what it does", overflow="fold", ratio=1)
+    room = max((width - 46) // 2 if wide else width - 42, 24)
+    parents = _parents(sites, room)
+    for rank, site in enumerate(sites, 1):
+        where = _where(site, parents, room)
+        kind = Text(clip(plain(site.kind.label), 160), style="" if wide else "dim")
+        stall = site.stall.total_ns if site.stall else None
+        cells = [
+            Text(str(rank)),
+            Text(duration(stall), style=_STYLES["stall"] if stall else ""),
+            Text(ratio(site.stall_ratio)),
+            Text(count(site.calls)),
+            Text(duration(site.blocked.total_ns)),
+        ]
+        cells += [where, kind] if wide else [Text("\n").join([where, kind])]
+        table.add_row(*cells)
+    return table
+
+
+def _list(sites: Sequence[Site], width: int) -> Table:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    parents = _parents(sites, width - 4)
+    for rank, site in enumerate(sites, 1):
+        stall = duration(site.stall.total_ns if site.stall else None)
+        text = Text(f"stall {stall} ({ratio(site.stall_ratio)})\n", style=_STYLES["stall"] if site.stall else "")
+        rest = Text(f"\n{count(site.calls, 'call')}, blocked {duration(site.blocked.total_ns)}\n")
+        kind = Text(clip(plain(site.kind.label), 120), style="dim")
+        table.add_row(Text(f"{rank}."), Text.assemble(text, _where(site, parents, width), rest, kind))
+    return table
+
+
+def _parents(sites: Sequence[Site], room: int) -> int | None:
+    """How many folders of a path fit: the same for all rows, so that they can be compared."""
+    for parents in (None, 1):
+        if all(sum(map(len, place_parts(site, parents))) < room for site in sites):
+            return parents
+    return 0
+
+
+def _where(site: Site, parents: int | None, room: int) -> Text:
+    name, where = (clip(part, 2 * room) for part in place_parts(site, parents))
+    return Text.assemble((where, "bold"), " " if where else "", name)
+
+
+def _indented(text: str) -> Padding:
+    return Padding(Text(text), (0, 0, 0, 2))
+
+
+def _bullets(sentences: Iterable[str]) -> Iterable[RenderableType]:
+    for sentence in sentences:
+        grid = Table.grid(padding=(0, 1, 0, 0))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(" -"), Text(clip(sentence, 600)))
+        yield grid

@@ -1,0 +1,405 @@
+"""Hand-made results for the render tests: a real capture's figures, a hostile one, and a large one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from nsys_sync.model import (
+    OPERATION_COLUMNS,
+    SCHEMA_VERSION,
+    STACKS_KEPT,
+    Analysis,
+    Coverage,
+    Device,
+    Diagnostic,
+    Distribution,
+    Example,
+    Frame,
+    Kind,
+    Location,
+    NativeFrame,
+    NvtxShare,
+    Omitted,
+    Process,
+    ProcessShare,
+    RankShare,
+    Site,
+    SiteSteps,
+    Span,
+    Startup,
+    Step,
+    Steps,
+    ThreadShare,
+    Timeline,
+    TraceReport,
+    Zoom,
+)
+
+WINDOW_NS = 633_927_493
+START_NS = 2_104_000_123
+ATTACK = "</script><img src=x onerror=alert(1)>"
+
+_NATIVE = (
+    NativeFrame("cuStreamSynchronize", "libcuda.so.1"),
+    NativeFrame("cudaStreamSynchronize", "libcudart.so.13"),
+    NativeFrame("at::native::_local_scalar_dense_cuda(at::Tensor const&)", "libtorch_cuda.so"),
+    NativeFrame("at::_ops::item::call(at::Tensor const&)", "libtorch_cpu.so"),
+    NativeFrame("THPVariable_item(_object*, _object*)", "libtorch_python.so"),
+    NativeFrame("_PyEval_EvalFrameDefault", "python3.12"),
+)
+
+
+def empty_operations() -> pa.Table:
+    return pa.table({name: pa.array([], pa.string()) for name in OPERATION_COLUMNS})
+
+
+def distribution(total: int, calls: int) -> Distribution:
+    mean = total / calls
+    return Distribution(total, mean, int(mean), int(mean * 1.6), int(mean * 2.5))
+
+
+def make_site(
+    rank: int,
+    function: str,
+    line: int,
+    stall: int | None,
+    *,
+    file: str = "~/work/train/gpu_bound.py",
+    calls: int = 40,
+    blocked: int = 120_000_000,
+    kind: str = ".item() (DtoH copy, pinned, then cudaStreamSynchronize)",
+    operation: str = ".item()",
+    stack: tuple[int, ...] = (0, 1, 2),
+    native: tuple[int, ...] = (0, 1, 2, 3, 4, 5),
+    trace: str = "gpu_bound.sqlite",
+    steps: int = 20,
+) -> Site:
+    known = stall is not None
+    per_call = 0 if stall is None else stall // calls
+    return Site(
+        id=f"site{rank:04d}",
+        location=Location(f"{function} {file}:{line}", function, file, line),
+        kind=Kind(kind, ("cudaMemcpyAsync", "cudaStreamSynchronize"), "DtoH", "Device", "Pinned", operation),
+        calls=calls,
+        stall=None if stall is None else distribution(stall, calls),
+        stall_ratio=None if stall is None else stall / WINDOW_NS,
+        blocked=distribution(blocked, calls),
+        idle_within_ns=per_call * calls // 2 if known else None,
+        startup_calls=1,
+        startup_stall_ns=per_call if known else None,
+        located_by=(("exact stack", calls - 1), ("python sample", 1)),
+        processes=(ProcessShare(trace, 4242, "python3", calls, stall, blocked),),
+        threads=(ThreadShare(trace, 4242, 4242, "MainThread", calls),),
+        nvtx_ranges=(NvtxShare("step *", calls - 1),),
+        ranks=(RankShare(trace, calls, stall, blocked),),
+        per_step=SiteSteps(
+            steps,
+            steps,
+            calls / steps,
+            3,
+            stall / steps if stall is not None else None,
+            per_call if known else None,
+            per_call * 2 if known else None,
+            per_call * 3 if known else None,
+            blocked / steps,
+        ),
+        python_stack=stack,
+        native_stack=native,
+        stack_omitted=False,
+        stack_variants=2,
+        examples=(
+            Example(
+                trace,
+                START_NS + 5_000_000,
+                START_NS + 8_100_000,
+                per_call * 2 if known else None,
+                4242,
+                4242,
+                1007 + rank,
+            ),
+            Example(
+                trace, START_NS + 105_000_000, START_NS + 107_700_000, per_call if known else None, 4242, 4242, None
+            ),
+        ),
+        stall_quantiles_ns=tuple(per_call * q // 10 for q in range(21)) if known else (),
+    )
+
+
+def make_device(**changes: object) -> Device:
+    bins = 200
+    length = WINDOW_NS / bins
+    pattern = [0.62, 0.9, 1.0, 0.97, 0.78, 1.0, 0.95, 0.55, 0.88, 1.0]
+    busy = [int(length * pattern[i % 10]) for i in range(bins)]
+    rest = [int(length) - b for b in busy]
+    stall = [int(r * 0.94) for r in rest]
+    side = [r - s for r, s in zip(rest, stall, strict=True)]
+    zoom_start = START_NS + 200_000_000
+    spans = []
+    for k in range(6):
+        at = zoom_start + k * 5_200_000
+        spans += [
+            Span("busy", at, at + 4_000_000, None),
+            Span("stall", at + 4_000_000, at + 4_900_000, None),
+            Span("device-side", at + 4_900_000, at + 5_000_000, None),
+            Span("operation", at + 1_000_000, at + 4_200_000, k % 5),
+        ]
+    device = Device(
+        id=0,
+        name="NVIDIA H200",
+        processes=(4242,),
+        window_start_ns=START_NS,
+        window_ns=WINDOW_NS,
+        busy_ns=530_056_486,
+        idle_ns=97_628_562 + 5_967_859,
+        stall_ns=97_628_562,
+        host_bound_ns=0,
+        device_side_ns=5_967_859,
+        device_side_without_launch_ns=0,
+        profiler_ns=274_586,
+        outside_ns=0,
+        startup_stall_ns=1_200_000,
+        startup_host_bound_ns=0,
+        gaps=3120,
+        host_late_gaps=211,
+        refused=None,
+        timeline=Timeline(
+            START_NS,
+            length,
+            tuple(busy),
+            tuple(stall),
+            (0,) * bins,
+            tuple(side),
+            (0,) * bins,
+            (0,) * bins,
+            tuple(int(length * 0.7) for _ in range(bins)),
+        ),
+        zoom=Zoom("step 11 of 20", zoom_start, zoom_start + 31_200_000, tuple(spans)),
+    )
+    return replace(device, **changes)  # type: ignore[arg-type]
+
+
+def make_trace(name: str = "gpu_bound.sqlite", devices: tuple[Device, ...] | None = None) -> TraceReport:
+    return TraceReport(
+        name=name,
+        nsys_version="2023.4.4.54-234433681190v0",
+        schema_version="3.7.2",
+        capture_start_utc="2025-11-20T10:11:12Z",
+        devices=(make_device(),) if devices is None else devices,
+        processes=(Process(4242, "python3", 5000, 201),),
+        startup=(Startup(4242, START_NS + 12_345_678, "first step begins"),),
+        steps=Steps(
+            "step *",
+            False,
+            0,
+            tuple(
+                Step(
+                    f"step {i}",
+                    4242,
+                    START_NS + i * 31_000_000,
+                    START_NS + (i + 1) * 31_000_000,
+                    10,
+                    25_000_000,
+                    26_000_000,
+                    4_800_000,
+                    0,
+                )
+                for i in range(20)
+            ),
+        ),
+        coverage=Coverage(
+            operations=201,
+            located_by=(("exact stack", 196), ("python sample", 5)),
+            not_captured=("stacks of synchronous copies: --cudabacktrace was sync only",),
+            warnings=("Tracing slowed launches: 12 launches ran during a buffer flush",),
+            diagnostics=(Diagnostic("warning", "Unknown runtime API function index: 490"),),
+            processes_without_gpu_rows=(Process(4300, "pt_data_worker", 0, 0),),
+            graph_launches_without_gpu_work=0,
+            unfinished_calls=0,
+            unfinished_gpu_rows=0,
+        ),
+    )
+
+
+def gpu_bound() -> Analysis:
+    sites = (
+        make_site(1, "read_loss", 28, 53_282_752, blocked=310_000_000),
+        make_site(
+            2,
+            "upload",
+            23,
+            18_595_725,
+            blocked=31_000_000,
+            kind='.to("cuda") (HtoD, pageable)',
+            operation='.to("cuda")',
+        ),
+        make_site(3, "clip", 40, 14_419_919, blocked=120_000_000, kind="float(t)", operation="float(t)"),
+        make_site(
+            4, "download", 45, 10_644_425, blocked=44_000_000, kind=".cpu() (DtoH, pageable)", operation=".cpu()"
+        ),
+        make_site(5, "sum_positive", 34, 685_741, blocked=9_000_000, kind="x[mask]", operation="x[mask]"),
+        make_site(6, "main", 69, 0, calls=1, blocked=2_000_000, kind="torch.cuda.synchronize()", steps=20),
+    )
+    return Analysis(
+        schema_version=SCHEMA_VERSION,
+        tool_version="0.1.0",
+        selection=None,
+        traces=(make_trace(),),
+        window_ns=WINDOW_NS,
+        stall_ns=97_628_562,
+        sites=sites,
+        omitted=None,
+        frames=(
+            Frame("read_loss", "~/work/train/gpu_bound.py", 28, True),
+            Frame("step", "~/work/train/gpu_bound.py", 61, True),
+            Frame("_run_code", "/usr/lib/python3.12/runpy.py", 88, False),
+        ),
+        native_frames=_NATIVE,
+        operations=empty_operations(),
+    )
+
+
+def refused() -> Analysis:
+    """A graph capture whose export lost the graphs: no idle figure at all."""
+    device = make_device(
+        idle_ns=None,
+        stall_ns=None,
+        host_bound_ns=None,
+        device_side_ns=None,
+        device_side_without_launch_ns=None,
+        profiler_ns=None,
+        startup_stall_ns=None,
+        startup_host_bound_ns=None,
+        gaps=None,
+        host_late_gaps=None,
+        zoom=None,
+        refused="50 CUDA graph launches have no GPU work here: re-export with a newer nsys, or capture by node",
+        timeline=Timeline(
+            START_NS,
+            WINDOW_NS / 4,
+            (WINDOW_NS // 8,) * 4,
+            (0,) * 4,
+            (0,) * 4,
+            (0,) * 4,
+            (0,) * 4,
+            (WINDOW_NS // 8,) * 4,
+            (0,) * 4,
+        ),
+    )
+    sites = (make_site(1, "read_back", 12, None), make_site(2, "wait", 20, None, blocked=2_000_000))
+    return replace(gpu_bound(), traces=(make_trace(devices=(device,)),), stall_ns=None, sites=sites)
+
+
+def ranks() -> Analysis:
+    """Two traces as ranks of one run, two GPUs each, with omitted sites."""
+    base = gpu_bound()
+    traces = tuple(make_trace(f"rank{r}.sqlite", (make_device(), make_device(id=1))) for r in range(2))
+    first = replace(
+        base.sites[0],
+        ranks=(RankShare("rank0.sqlite", 20, 50_000_000, 100), RankShare("rank1.sqlite", 20, 3_282_752, 200)),
+    )
+    return replace(
+        base,
+        traces=traces,
+        window_ns=4 * WINDOW_NS,
+        stall_ns=4 * 97_628_562,
+        sites=(first, *base.sites[1:]),
+        omitted=Omitted(12, 340, 5_000_000, 70_000_000, "--top 6"),
+    )
+
+
+def nothing() -> Analysis:
+    """A trace with neither a GPU nor a sync."""
+    return replace(
+        gpu_bound(),
+        traces=(replace(make_trace(devices=()), steps=None, startup=()),),
+        window_ns=0,
+        stall_ns=None,
+        sites=(),
+    )
+
+
+def hostile() -> Analysis:
+    """Every name that comes from a trace attacks HTML, SVG, a terminal, mathtext, rich markup or a spreadsheet."""
+    base = gpu_bound()
+    nasty = f"{ATTACK}$\\frac{{1}}{{0}}$[red]b[/red]"
+    terminal = "\x1b]0;owned\x07\x1b[2J\u202eevil\nnext\x00\ud800\u2066"
+    site = make_site(1, nasty, 28, 53_282_752, file=f"~/w/{ATTACK}{terminal}.py", kind=nasty + terminal)
+    formula = replace(
+        make_site(2, "=cmd|' /C calc'!A0", 3, 5, calls=5, kind="@SUM(1)", file="-1.py"),
+        id="+id",
+        location=Location("=HYPERLINK(1)", None, None, None),
+        nvtx_ranges=(NvtxShare("\t=1", 2), NvtxShare(terminal, 3)),
+    )
+    wide = make_site(3, "数値を読む" * 30, 9, 4, calls=4, file="~/" + "x" * 300 + ".py")
+    sites = tuple(
+        replace(
+            s,
+            threads=(ThreadShare(nasty, 1, 2, nasty + terminal, 3),),
+            processes=(ProcessShare(terminal, 1, nasty, 3, 4, 5),),
+            nvtx_ranges=(*s.nvtx_ranges, NvtxShare(nasty, 1)),
+            kind=replace(s.kind, apis=(nasty, terminal), operation=nasty),
+        )
+        for s in (site, formula, wide)
+    )
+    trace = make_trace(name=f"{ATTACK}.sqlite")
+    device = replace(
+        trace.devices[0],
+        name=nasty + terminal,
+        zoom=replace(trace.devices[0].zoom, title=nasty),  # type: ignore[type-var]
+    )
+    coverage = replace(
+        trace.coverage,
+        warnings=(nasty + terminal,),
+        diagnostics=(Diagnostic(nasty, terminal),),
+        processes_without_gpu_rows=(Process(7, nasty + terminal, 0, 0),),
+    )
+    steps = replace(trace.steps, pattern=nasty + terminal) if trace.steps else None
+    trace = replace(
+        trace,
+        devices=(device,),
+        coverage=coverage,
+        steps=steps,
+        nsys_version=nasty,
+        startup=(Startup(1, 5, nasty + terminal),),
+    )
+    return replace(
+        base,
+        selection=nasty,
+        traces=(trace,),
+        sites=sites,
+        frames=(Frame(nasty, ATTACK + terminal, 1, True), *base.frames[1:]),
+        native_frames=(NativeFrame(nasty + terminal, nasty), *base.native_frames[1:]),
+        omitted=Omitted(1, 1, None, 1, nasty),
+    )
+
+
+def many(number: int = 5000) -> Analysis:
+    """`number` sites; the first `STACKS_KEPT` carry stacks of 16 Python and 30 native frames, none shared by two."""
+    kept = min(number, STACKS_KEPT)
+    frames = tuple(
+        Frame(f"function_number_{i}", f"~/project/package/subpackage/module_{i % 97}.py", i % 400 + 1, i % 3 == 0)
+        for i in range(kept * 4 + 16)
+    )
+    native = tuple(
+        NativeFrame(f"at::native::some_namespace::function_{i}(at::Tensor const&, bool)", "libtorch_cuda.so")
+        for i in range(kept + 30)
+    )
+    sites = tuple(
+        replace(
+            make_site(
+                i + 1,
+                f"function_number_{i}",
+                i % 400 + 1,
+                (number - i) * 1000,
+                file=f"~/project/package/subpackage/module_{i % 97}.py",
+                stack=tuple(range(i * 4, i * 4 + 16)) if i < kept else (),
+                native=tuple(range(i, i + 30)) if i < kept else (),
+            ),
+            stack_omitted=i >= kept,
+            stall_quantiles_ns=tuple(range(0, 21_000, 1000)) if i < 15 else (),
+        )
+        for i in range(number)
+    )
+    return replace(gpu_bound(), sites=sites, frames=frames, native_frames=native)
