@@ -1,0 +1,526 @@
+"""An independent, brute-force reading of DESIGN.md section 2, written apart from the product's code.
+
+Everything is plain Python over plain rows: no numpy, no clever joins. It is slow on purpose. Integer nanoseconds
+throughout. Where the definition leaves a tie open, the reading used here is said in a comment that starts with TIE.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+LAUNCH_QUEUE_DEPTH = 1024
+INFINITE = 1 << 62
+
+EXPLICIT = {
+    "cudaStreamSynchronize",
+    "cudaEventSynchronize",
+    "cudaDeviceSynchronize",
+    "cudaThreadSynchronize",
+    "cuStreamSynchronize",
+    "cuEventSynchronize",
+    "cuCtxSynchronize",
+}
+STREAM_SYNCS = {"cudaStreamSynchronize", "cuStreamSynchronize"}
+FREES = {"cudaFree", "cuMemFree"}
+DEVICE_COLUMNS = ("gpuId", "cudaId", "pid")
+
+Interval = tuple[int, int]
+
+
+# ---------------------------------------------------------------------------------------------------------- rows
+
+
+@dataclass(eq=False)
+class Call:
+    """One outermost API call with everything traced inside it."""
+
+    process: int
+    thread: int
+    start: int
+    end: int | None
+    name: str
+    correlation_ids: set[int] = field(default_factory=set)
+    gpu_rows: list[GpuRow] = field(default_factory=list)
+    sync_rows: list[tuple[int, int]] = field(default_factory=list)
+    is_sync: bool = False
+
+    @property
+    def known_end(self) -> int:
+        """The end, far in the future for a call or a row that has none."""
+        return INFINITE if self.end is None else self.end
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return (self.start, self.known_end, self.thread)
+
+
+@dataclass(eq=False)
+class GpuRow:
+    table: str
+    process: int
+    device: int
+    context: int
+    stream: int
+    start: int
+    end: int | None
+    correlation_id: int | None
+    src_kind: int | None = None
+    dst_kind: int | None = None
+    call: Call | None = None
+
+    @property
+    def known_end(self) -> int:
+        return INFINITE if self.end is None else self.end
+
+    @property
+    def has_length(self) -> bool:
+        return self.end is not None and self.end > self.start
+
+
+@dataclass(eq=False)
+class Operation:
+    process: int
+    thread: int
+    start: int
+    end: int
+    calls: tuple[Call, ...]
+    stall: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    idle_within: int = 0
+
+    @property
+    def pid(self) -> int:
+        return self.process & 0xFFFFFF
+
+    @property
+    def tid(self) -> int:
+        return self.thread & 0xFFFFFF
+
+    @property
+    def blocked(self) -> int:
+        return self.end - self.start
+
+    @property
+    def stall_total(self) -> int:
+        return sum(self.stall.values())
+
+    @property
+    def apis(self) -> tuple[str, ...]:
+        return tuple(call.name for call in self.calls)
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return (self.start, self.end, self.thread)
+
+
+@dataclass
+class Device:
+    id: int
+    window: int = 0
+    busy: int = 0
+    host_late: int = 0
+    device_side: int = 0
+    device_side_without_launch: int = 0
+    profiler: int = 0
+    stall: int = 0
+    host_bound: int = 0
+    outside: int = 0
+    gaps: int = 0
+    host_late_gaps: int = 0
+
+    @property
+    def conserved(self) -> bool:
+        parts = self.busy + self.stall + self.host_bound + self.device_side + self.profiler + self.outside
+        return parts == self.window and self.host_late == self.stall + self.host_bound
+
+
+@dataclass
+class OracleResult:
+    operations: list[Operation]
+    devices: dict[int, Device]
+    calls: list[Call]
+
+    @property
+    def stall(self) -> int:
+        return sum(device.stall for device in self.devices.values())
+
+
+# ------------------------------------------------------------------------------------------------------- reading
+
+
+def _rows(connection: sqlite3.Connection, table: str, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    """All rows of a table, a column that is not there read as NULL; a table that is not there has no rows."""
+    have = {row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')}
+    if not have:
+        return []
+    chosen = ", ".join(f'"{column}"' if column in have else "NULL" for column in columns)
+    return connection.execute(f'SELECT {chosen} FROM "{table}" ORDER BY rowid').fetchall()
+
+
+def base_name(name: str) -> str:
+    return re.sub(r"(_v\d+|_ptsz|_ptds)+$", "", name)
+
+
+def is_copy_name(name: str) -> bool:
+    return name.startswith(("cudaMemcpy", "cuMemcpy"))
+
+
+def is_memset_name(name: str) -> bool:
+    return name.startswith(("cudaMemset", "cuMemset"))
+
+
+def _finished(start: int, end: int | None) -> bool:
+    return end is not None and end >= start
+
+
+def read_calls(connection: sqlite3.Connection, names: dict[int, str]) -> list[Call]:
+    columns = ("start", "end", "globalTid", "correlationId", "nameId", "callchainId")
+    rows = _rows(connection, "CUPTI_ACTIVITY_KIND_RUNTIME", columns)
+    by_thread: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    for number, (start, end, thread, correlation_id, name_id, callchain_id) in enumerate(rows):
+        known_end = end if _finished(start, end) else None
+        by_thread[thread].append((start, known_end, correlation_id, names[name_id], callchain_id, number))
+    calls: list[Call] = []
+    for thread, thread_rows in by_thread.items():
+        # Outer rows first. TIE: of identical intervals the row with a callchainId is the outer, then table order.
+        thread_rows.sort(key=lambda r: (r[0], -(INFINITE if r[1] is None else r[1]), r[4] is None, r[5]))
+        open_calls: list[Call] = []
+        for start, end, correlation_id, name, _, _ in thread_rows:
+            open_calls = [call for call in open_calls if call.end is not None and call.end > start]
+            outer = None
+            if end is not None:  # TIE: an unfinished row is nested in nothing.
+                outer = next((call for call in open_calls if end <= call.known_end), None)
+            if outer is None:
+                outer = Call(thread >> 24, thread, start, end, base_name(name))
+                calls.append(outer)
+                open_calls.append(outer)
+            if correlation_id is not None:
+                outer.correlation_ids.add(correlation_id)
+    return calls
+
+
+def read_gpu_rows(connection: sqlite3.Connection) -> list[GpuRow]:
+    columns = ("globalPid", "deviceId", "contextId", "streamId", "start", "end", "correlationId", "srcKind", "dstKind")
+    # The device a row means: a process's own ordinal where the export says which GPU that is, else the number itself.
+    mapping = {(pid, cuda): gpu for gpu, cuda, pid in _rows(connection, "TARGET_INFO_CUDA_DEVICE", DEVICE_COLUMNS)}
+    found: list[GpuRow] = []
+    for table in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"):
+        table_rows = _rows(connection, f"CUPTI_ACTIVITY_KIND_{table}", columns)
+        found.extend(GpuRow(table, row[0] >> 24, *row[1:]) for row in table_rows)
+    for row in found:
+        row.device = mapping.get((row.process & 0xFFFFFF, row.device), row.device)
+    return found
+
+
+def join_gpu_rows(calls: list[Call], gpu_rows: list[GpuRow]) -> None:
+    by_correlation: dict[tuple[int, int | None], list[Call]] = defaultdict(list)
+    for call in calls:
+        for correlation_id in call.correlation_ids:
+            by_correlation[call.process, correlation_id].append(call)
+    for row in gpu_rows:
+        candidates = by_correlation.get((row.process, row.correlation_id), [])
+        if not candidates:
+            continue
+        # TIE: several calls share the id: one that can launch is preferred; equal starts by (start, end, thread).
+        launching = [call for call in candidates if not _cannot_launch(call.name)]
+        row.call = min(launching or candidates, key=lambda call: call.order)
+        row.call.gpu_rows.append(row)
+
+
+def _cannot_launch(name: str) -> bool:
+    return name in EXPLICIT or "Query" in name or name.startswith(("cudaEvent", "cuEvent"))
+
+
+def join_sync_rows(connection: sqlite3.Connection, calls: list[Call]) -> None:
+    columns = ("globalPid", "correlationId", "start", "end", "contextId", "streamId")
+    by_correlation: dict[tuple[int, int], list[tuple[Any, ...]]] = defaultdict(list)
+    for pid, correlation_id, *rest in _rows(connection, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns):
+        by_correlation[pid >> 24, correlation_id].append(tuple(rest))
+    for call in calls:
+        if call.end is None:
+            continue
+        for correlation_id in call.correlation_ids:
+            for start, end, context, stream in by_correlation.get((call.process, correlation_id), []):
+                if end is not None and call.start <= start and end <= call.end:
+                    call.sync_rows.append((context, stream))
+
+
+# ---------------------------------------------------------------------------------------------------- operations
+
+
+def mark_sync_calls(calls: list[Call], gpu_rows: list[GpuRow]) -> None:
+    rows_of_process: dict[int, list[GpuRow]] = defaultdict(list)
+    for row in gpu_rows:
+        rows_of_process[row.process].append(row)
+    for call in calls:
+        call.is_sync = call.end is not None and (
+            call.name in EXPLICIT
+            or _is_blocking_copy(call)
+            or _is_blocking_memset(call)
+            or (call.name in FREES and _is_blocking_free(call, rows_of_process[call.process]))
+        )
+
+
+def _is_blocking_copy(call: Call) -> bool:
+    if not is_copy_name(call.name):
+        return False
+    synchronous = "Async" not in call.name
+    return any(
+        row.table == "MEMCPY" and (synchronous or 0 in (row.src_kind, row.dst_kind)) and row.start < call.known_end
+        for row in call.gpu_rows
+    )
+
+
+def _is_blocking_memset(call: Call) -> bool:
+    if not is_memset_name(call.name) or "Async" in call.name or not call.gpu_rows:
+        return False
+    return all(row.known_end <= call.known_end for row in call.gpu_rows)
+
+
+def _is_blocking_free(call: Call, rows: list[GpuRow]) -> bool:
+    pending = []
+    for row in rows:
+        if not row.has_length or row.known_end <= call.start:
+            continue
+        submitted = row.start if row.call is None else row.call.start
+        if submitted < call.start:
+            pending.append(row)
+    return bool(pending) and all(row.known_end <= call.known_end for row in pending)
+
+
+def find_operations(calls: list[Call]) -> list[Operation]:
+    by_thread: dict[int, list[Call]] = defaultdict(list)
+    for call in calls:
+        by_thread[call.thread].append(call)
+    operations = []
+    for thread_calls in by_thread.values():
+        thread_calls.sort(key=lambda call: call.order)
+        visible = [c for c in thread_calls if "Query" not in c.name and "IsCapturing" not in c.name]
+        folded: set[int] = set()
+        for first, second in pairwise(visible):
+            if _folds(first, second):
+                folded |= {id(first), id(second)}
+                operations.append(_operation(first, second))
+        operations.extend(_operation(call) for call in thread_calls if call.is_sync and id(call) not in folded)
+    operations.sort(key=lambda operation: operation.order)
+    return operations
+
+
+def _operation(*calls: Call) -> Operation:
+    start, end = min(call.start for call in calls), max(call.known_end for call in calls)
+    return Operation(calls[0].process, calls[0].thread, start, end, calls)
+
+
+def _folds(copy: Call, sync: Call) -> bool:
+    if copy.end is None or sync.end is None or not is_copy_name(copy.name) or sync.name not in STREAM_SYNCS:
+        return False
+    streams = {(row.context, row.stream) for row in copy.gpu_rows if row.table == "MEMCPY"}
+    return any(stream in streams for stream in sync.sync_rows)
+
+
+# ------------------------------------------------------------------------------------------------------- intervals
+
+
+def union(intervals: list[Interval]) -> list[Interval]:
+    merged: list[Interval] = []
+    for start, end in sorted(interval for interval in intervals if interval[1] > interval[0]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def clip(intervals: list[Interval], start: int, end: int) -> list[Interval]:
+    return [(max(a, start), min(b, end)) for a, b in intervals if max(a, start) < min(b, end)]
+
+
+def subtract(start: int, end: int, holes: list[Interval]) -> list[Interval]:
+    """What is left of one interval without sorted, disjoint holes."""
+    left, at = [], start
+    for hole_start, hole_end in clip(holes, start, end):
+        if hole_start > at:
+            left.append((at, hole_start))
+        at = hole_end
+    if at < end:
+        left.append((at, end))
+    return left
+
+
+def length(intervals: list[Interval]) -> int:
+    return sum(end - start for start, end in intervals)
+
+
+# ------------------------------------------------------------------------------------------------------ attribution
+
+
+@dataclass
+class Part:
+    """A stretch of one device's time with one owner."""
+
+    start: int
+    end: int
+    kind: str  # busy | stall | host_bound | device_side | profiler
+    operation: Operation | None = None
+    without_launch: bool = False
+
+
+class DeviceAttribution:
+    """One device: its busy time, its gaps, and who owns every nanosecond of them."""
+
+    def __init__(
+        self,
+        device: int,
+        gpu_rows: list[GpuRow],
+        operations: list[Operation],
+        overhead: list[tuple[int, int, int]],
+    ) -> None:
+        self.device = device
+        self.rows = [row for row in gpu_rows if row.device == device]
+        self.activity = [row for row in self.rows if row.has_length]
+        processes = {row.process for row in self.rows}
+        self.overhead = union([(start, end) for process, start, end in overhead if process in processes])
+        self.busy = union([(row.start, row.known_end) for row in self.activity])
+        self.credit = {id(operation): operation.blocked for operation in operations}
+        self.operations: dict[int, list[Operation]] = defaultdict(list)
+        for operation in operations:
+            self.operations[operation.process].append(operation)
+        launches = {id(row.call): row.call for row in self.rows if row.call is not None}.values()
+        self.starts_by_process: dict[int, list[int]] = defaultdict(list)
+        self.starts_by_thread: dict[int, list[int]] = defaultdict(list)
+        for call in sorted(launches, key=lambda call: call.start):
+            self.starts_by_process[call.process].append(call.start)
+            self.starts_by_thread[call.thread].append(call.start)
+        self.rows_by_start: dict[int, list[GpuRow]] = defaultdict(list)
+        for row in self.activity:
+            self.rows_by_start[row.start].append(row)
+        self.gaps = [(a[1], b[0]) for a, b in pairwise(self.busy)]
+        self.host_late_gaps: list[Interval] = []
+
+    def parts(self) -> list[Part]:
+        parts = [Part(start, end, "busy") for start, end in self.busy]
+        for start, end in self.gaps:
+            parts.extend(Part(a, b, "profiler") for a, b in clip(self.overhead, start, end))
+            idle = subtract(start, end, self.overhead)
+            launch = self._deciding_launch(end)
+            if launch is None:
+                parts.extend(Part(a, b, "device_side", without_launch=True) for a, b in idle)
+            elif launch.start > start or launch.is_sync:
+                self.host_late_gaps.append((start, end))
+                for a, b in idle:
+                    parts.extend(self._charge(a, b, launch))
+            else:
+                parts.extend(Part(a, b, "device_side") for a, b in idle)
+        parts.sort(key=lambda part: part.start)
+        return parts
+
+    def _deciding_launch(self, gap_end: int) -> Call | None:
+        launches = [row.call for row in self.rows_by_start[gap_end] if row.call is not None]
+        return min(launches, key=lambda call: call.order) if launches else None
+
+    def _charge(self, start: int, end: int, launch: Call) -> list[Part]:
+        """Charge one idle stretch of a host-late gap, cut where operations begin inside it."""
+        operations = self.operations[launch.process]
+        cuts = sorted({start, end, *(o.start for o in operations if start < o.start < end)})
+        parts = []
+        for a, b in pairwise(cuts):
+            at = a
+            for operation in reversed(operations):
+                if at == b:
+                    break
+                credit = self.credit[id(operation)]
+                if operation.start > a or credit == 0:
+                    continue
+                if not self._answers_for(operation, launch) or self._lapsed(operation, launch):
+                    continue
+                taken = min(credit, b - at)
+                self.credit[id(operation)] -= taken
+                parts.append(Part(at, at + taken, "stall", operation))
+                at += taken
+            if at < b:
+                parts.append(Part(at, b, "host_bound"))
+        return parts
+
+    def _answers_for(self, operation: Operation, launch: Call) -> bool:
+        """On the launching thread itself, or on a thread that has handed over to it."""
+        if operation.thread == launch.thread:
+            return True
+        mine = self.starts_by_thread[launch.thread]
+        after = bisect_right(mine, operation.start)
+        if after == len(mine):
+            return True
+        first, last = mine[after], launch.start
+        theirs = self.starts_by_thread[operation.thread]
+        return bisect_right(theirs, last) - bisect_left(theirs, first) <= 0
+
+    def _lapsed(self, operation: Operation, launch: Call) -> bool:
+        starts = self.starts_by_process[launch.process]
+        return bisect_left(starts, launch.start) - bisect_right(starts, operation.end) >= LAUNCH_QUEUE_DEPTH
+
+
+def oracle(path: str | Path, time_range: Interval | None = None) -> OracleResult:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        names = dict(_rows(connection, "StringIds", ("id", "value")))
+        calls = read_calls(connection, names)
+        gpu_rows = read_gpu_rows(connection)
+        join_gpu_rows(calls, gpu_rows)
+        join_sync_rows(connection, calls)
+        overhead = [
+            (thread >> 24, start, end)
+            for start, end, thread, name_id in _rows(
+                connection, "PROFILER_OVERHEAD", ("start", "end", "globalTid", "nameId")
+            )
+            if names[name_id] != "Unknown" and end is not None
+        ]
+    finally:
+        connection.close()
+
+    mark_sync_calls(calls, gpu_rows)
+    operations = find_operations(calls)
+    devices = {}
+    for device in sorted({row.device for row in gpu_rows if row.has_length}):
+        attribution = DeviceAttribution(device, gpu_rows, operations, overhead)
+        parts = attribution.parts()
+        processes = {row.process for row in attribution.rows}
+        _add_idle_within(parts, [o for o in operations if o.process in processes])
+        devices[device] = _sum(device, parts, attribution, time_range)
+    return OracleResult(operations, devices, calls)
+
+
+def _add_idle_within(parts: list[Part], operations: list[Operation]) -> None:
+    for operation in operations:
+        for part in parts:
+            if part.kind not in ("busy", "profiler"):
+                overlap = min(part.end, operation.end) - max(part.start, operation.start)
+                operation.idle_within += max(0, overlap)
+
+
+def _sum(device: int, parts: list[Part], attribution: DeviceAttribution, time_range: Interval | None) -> Device:
+    """Add up the parts. A range clips the finished attribution; what it holds beyond the activity is outside."""
+    first, last = attribution.busy[0][0], attribution.busy[-1][1]
+    start, end = time_range or (first, last)
+    result = Device(device, window=end - start)
+    covered = 0
+    for part in parts:
+        size = min(part.end, end) - max(part.start, start)
+        if size <= 0:
+            continue
+        covered += size
+        setattr(result, part.kind, getattr(result, part.kind) + size)
+        if part.kind in ("stall", "host_bound"):
+            result.host_late += size
+        if part.without_launch:
+            result.device_side_without_launch += size
+        if part.operation is not None:
+            part.operation.stall[device] += size
+    result.outside = result.window - covered
+    result.gaps = len(clip(attribution.gaps, start, end))
+    result.host_late_gaps = len(clip(attribution.host_late_gaps, start, end))
+    return result
