@@ -14,6 +14,15 @@ from trace_builder import SCHEMAS, ProcessBuilder, Table, ThreadBuilder, TraceBu
 DEVICES = (0, 1)
 STREAMS = (7, 13)
 CONTEXTS = (1, 2)
+BETWEEN: tuple[tuple[str, ...], ...] = (
+    (),
+    (),
+    ("cudaEventQuery_v3020",),
+    ("cudaStreamIsCapturing_v10000",),
+    ("cudaStreamIsCapturing_v10000", "cudaStreamQuery_v3020"),
+    ("cudaEventRecord_v3020",),
+)
+"""What a thread may do between a copy and the synchronize after it: only the last keeps them apart."""
 OVERHEADS = ("CUPTI: Buffer flush", "CUDA profiling data flush on cudaProfilerStop", "TLS allocation", "Unknown")
 
 
@@ -193,15 +202,16 @@ def stream_syncs(draw: st.DrawFn) -> Step:
 def copy_then_sync(draw: st.DrawFn) -> tuple[Step, ...]:
     """A copy, perhaps a query or a capture check, and a stream synchronize, of the same stream or of another."""
     copy, sync = draw(copies()), draw(stream_syncs())
-    if copy.gpu is not None and draw(st.integers(0, 3)) > 0:
-        place = {"stream": copy.gpu.stream, "context": copy.gpu.context}
-        sync = Step("stream_sync", sync.wait, sync.length, None, sync.options | place, sync.backtrace, sync.reuse)
-    between = draw(
-        st.lists(
-            st.sampled_from(["cudaStreamIsCapturing_v10000", "cudaEventQuery_v3020", "cudaEventRecord_v3020"]),
-            max_size=1,
-        )
-    )
+    sync_place = draw(st.sampled_from(["same", "same", "same", "other context", "other stream", "any"]))
+    if copy.gpu is not None and sync_place != "any":
+        stream, context = copy.gpu.stream, copy.gpu.context
+        if sync_place == "other context":
+            context = 3 - context
+        if sync_place == "other stream":
+            stream = 20 - stream
+        options = sync.options | {"stream": stream, "context": context}
+        sync = Step("stream_sync", sync.wait, sync.length, None, options, sync.backtrace, sync.reuse)
+    between = draw(st.sampled_from(BETWEEN))
     return (copy, *(Step(name, 0, 1) for name in between), sync)
 
 
@@ -323,7 +333,7 @@ dense_steps = st.lists(
             one_place,
             st.fixed_dictionaries({"kind": st.just("DtoH"), "dst": memory_kinds}),
         ),
-        st.builds(Step, st.sampled_from(["free", "device_sync"]), small, st.integers(1, 9)),
+        st.builds(Step, st.sampled_from(["free", "device_sync", "memset"]), small, st.integers(1, 9), one_place),
     ),
     min_size=5,
     max_size=14,
@@ -355,8 +365,9 @@ def lapse_plans(draw: st.DrawFn) -> Plan:
     first: list[Step] = [Step("launch", 0, 1, Gpu(((1, 30),)))]
     for _ in range(draw(st.integers(1, 2))):
         first.append(Step("stream_sync", draw(small), draw(st.integers(30, 60)), options={"stream": 7}))
-        burst = draw(st.integers(1018, 1028))
         strays = draw(st.integers(0, 4))
+        # The first begins with the end of the wait, and those on the other device do not count.
+        burst = 1024 + max(strays, 1) + draw(st.integers(-3, 1))
         size = draw(st.sampled_from([0, 1, 1, 2]))
         for number in range(burst):
             device = 1 if number < strays else 0
