@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = "1.0"
 """Version of the JSON form: the first number changes when a reader of the old form would break."""
 
+Lane = Literal["busy", "stall", "host-bound", "device-side", "profiler", "operation"]
 LocatedBy = Literal["exact stack", "python sample", "native stack", "nvtx range", "thread"]
 
 
@@ -190,7 +191,7 @@ class Timeline:
 class Span:
     """One interval of a zoomed timeline. `site` is an index into `Analysis.sites` for operations, else None."""
 
-    lane: Literal["busy", "stall", "host-bound", "device-side", "profiler", "operation"]
+    lane: Lane
     start_ns: int
     end_ns: int
     site: int | None

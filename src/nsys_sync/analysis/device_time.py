@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, gaps_between, subtract, union
@@ -17,8 +18,8 @@ class DeviceTime:
 
     `closing_call[g]` launched the activity that ends gap g, -1 where its launch is not in the trace; `host_late[g]`
     says that the host had queued nothing when the gap began. `overhead` are the profiler's own pauses in processes
-    that use the device. `launch_call` are the distinct calls that launched work here, in order of their start;
-    `process` the processes (codes of Calls, -1 without any API call) with rows on the device.
+    that use the device. `launch_call` are the distinct calls that launched work here, in the order of Calls;
+    `process_ids` the processes with rows on the device.
     """
 
     device_id: int
@@ -37,8 +38,8 @@ def device_times(trace: Trace, calls: Calls, is_sync_call: BoolArray) -> list[De
     """One entry a device that has any activity with a length, in order of the device id."""
     device = trace.gpu["device_id"].to_numpy()
     result = []
-    for device_id in np.unique(device):
-        one = _device_time(trace, calls, is_sync_call, int(device_id), np.flatnonzero(device == device_id))
+    for device_id in sorted(pd.unique(device).tolist()):
+        one = _device_time(trace, calls, is_sync_call, device_id, np.flatnonzero(device == device_id))
         if one is not None:
             result.append(one)
     return result
@@ -49,7 +50,7 @@ def _device_time(
 ) -> DeviceTime | None:
     start, end = trace.gpu["start_ns"].to_numpy()[rows], trace.gpu["end_ns"].to_numpy()[rows]
     launched_by = calls.launched_by[rows]
-    process_ids = np.unique(trace.gpu["process"].to_numpy()[rows])
+    process_ids = np.sort(pd.unique(trace.gpu["process"].to_numpy()[rows]))
     active = end > start
     busy = union(start[active], end[active])
     if not len(busy):
@@ -64,7 +65,8 @@ def _device_time(
         if own.any()
         else EMPTY
     )
-    launch_call = np.unique(launched_by[launched_by >= 0])
+    launches = np.zeros(len(calls), dtype=bool)
+    launches[launched_by[launched_by >= 0]] = True
     return DeviceTime(
         device_id=device_id,
         window_start=int(busy.start[0]),
@@ -74,23 +76,24 @@ def _device_time(
         closing_call=closing,
         host_late=host_late,
         overhead=overhead,
-        launch_call=launch_call[np.argsort(calls.start[launch_call], kind="stable")],
+        launch_call=np.flatnonzero(launches),
         process_ids=process_ids,
     )
 
 
 def _first_launched(calls: Calls, start: IntArray, launched_by: IntArray, moments: IntArray) -> IntArray:
     """For each moment, of the activities that begin then, the launch call that began first; -1 if none has one."""
-    if not len(moments):
-        return np.empty(0, dtype=np.int64)
-    ends_a_gap = np.isin(start, moments)
-    start, launched_by = start[ends_a_gap], launched_by[ends_a_gap]
-    without = launched_by < 0
-    launch_start = np.where(without, 0, calls.start[launched_by])
-    order = np.lexsort((launched_by, launch_start, without, start))
-    return launched_by[order][np.searchsorted(start[order], moments, side="left")]
-
-
-def without_overhead(intervals: Intervals, overhead: Intervals) -> tuple[Intervals, IntArray]:
-    """The parts in which the profiler did not pause the program, and the index of the interval that each came from."""
-    return subtract(intervals, overhead)
+    order = np.argsort(start, kind="stable")
+    start, launched_by = start[order], launched_by[order]
+    first = np.searchsorted(start, moments, side="left")
+    result = launched_by[first]
+    several = np.flatnonzero(np.searchsorted(start, moments, side="right") - first > 1)
+    if len(several):
+        tied = np.isin(start, moments[several])
+        tied_start, tied_launch = start[tied], launched_by[tied]
+        without = tied_launch < 0
+        launch_start = np.where(without, 0, calls.start[tied_launch])
+        order = np.lexsort((tied_launch, launch_start, without, tied_start))
+        at = np.searchsorted(tied_start[order], moments[several], side="left")
+        result[several] = tied_launch[order][at]
+    return result

@@ -14,7 +14,7 @@ import numpy as np
 
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.device_time import DeviceTime
-from nsys_sync.analysis.intervals import IntArray, Intervals, cut, subtract
+from nsys_sync.analysis.intervals import IntArray, Intervals, cut, distinct, subtract
 from nsys_sync.analysis.operations import Operations
 from nsys_sync.trace.tables import BoolArray
 
@@ -47,87 +47,70 @@ def attribute(device: DeviceTime, calls: Calls, operations: Operations) -> tuple
     closing = device.closing_call[device.host_late][gap]
     process = calls.process[closing]
 
-    starts, piece_start, piece_end, closing_call, pointer = [], [], [], [], []
+    parts: dict[str, list[IntArray]] = {name: [] for name in ("start", "end", "closing", "pointer", "lowest")}
     bounds = np.searchsorted(operations.process, np.arange(len(calls.processes) + 1))
-    for code in np.unique(process):
-        first, stop = bounds[code], bounds[code + 1]
+    for code in distinct(process):
         own = process == code
-        begun = operations.start[first:stop]
+        begun = operations.start[bounds[code] : bounds[code + 1]]
         cut_pieces, index = cut(Intervals(pieces.start[own], pieces.end[own]), begun)
-        piece_start.append(cut_pieces.start)
-        piece_end.append(cut_pieces.end)
-        closing_call.append(closing[own][index])
-        pointer.append(first + np.searchsorted(begun, cut_pieces.start, side="right") - 1)
-        starts.append(np.full(len(index), first))
-    if not piece_start:
-        none = np.empty(0, dtype=np.int64)
-        return Charges(none, none, none), HostBound(Intervals(none, none), none)
-    return _walk_down(
-        np.concatenate(piece_start),
-        np.concatenate(piece_end),
-        np.concatenate(closing_call),
-        np.concatenate(pointer),
-        np.concatenate(starts),
-        _Eligibility(device, calls, operations),
-        operations.end - operations.start,
-        calls,
+        parts["start"].append(cut_pieces.start)
+        parts["end"].append(cut_pieces.end)
+        parts["closing"].append(closing[own][index])
+        parts["pointer"].append(bounds[code] + np.searchsorted(begun, cut_pieces.start, side="right") - 1)
+        parts["lowest"].append(np.full(len(index), bounds[code]))
+    joined = {name: _joined(arrays) for name, arrays in parts.items()}
+    eligibility = _Eligibility(device, calls, operations, joined["closing"])
+    charges, unpaid_piece, unpaid_start = _walk_down(
+        joined["start"], joined["end"], joined["pointer"], joined["lowest"], eligibility, operations.end - operations.start
     )
+    order = np.argsort(unpaid_start, kind="stable")
+    piece = unpaid_piece[order]
+    host_bound = HostBound(
+        Intervals(unpaid_start[order], joined["end"][piece]), calls.process[joined["closing"][piece]]
+    )
+    return charges, host_bound
 
 
 def _walk_down(
-    start: IntArray,
-    end: IntArray,
-    closing: IntArray,
-    pointer: IntArray,
-    lowest: IntArray,
-    eligibility: _Eligibility,
-    credit: IntArray,
-    calls: Calls,
-) -> tuple[Charges, HostBound]:
-    """Pieces must be sorted by (process, start). `lowest` is the first operation of each piece's process."""
-    charged_operation, charged_start, charged_end = [], [], []
-    unpaid_start, unpaid_end, unpaid_process = [], [], []
-    credit = credit.copy()
-    while len(start):
-        previous_alive = np.maximum.accumulate(np.where(credit > 0, np.arange(len(credit)), -1))
+    start: IntArray, end: IntArray, pointer: IntArray, lowest: IntArray, eligibility: _Eligibility, credit: IntArray
+) -> tuple[Charges, IntArray, IntArray]:
+    """Pieces are sorted by (process, start); `pointer` is the newest operation begun by a piece's start, `lowest` the
+    first operation of its process. Returns the charges, and the pieces not paid in full with where the rest begins.
+    """
+    charged_operation, charged_start, charged_end, unpaid = [], [], [], []
+    start, credit = start.copy(), credit.copy()
+    active = np.arange(len(start))
+    while len(active):
+        alive = np.maximum.accumulate(np.where(credit > 0, np.arange(len(credit)), -1))
         while True:
-            pointer = np.where(pointer >= lowest, previous_alive[pointer], -1) if len(credit) else pointer
-            pointer = np.where((pointer >= lowest) & eligibility.any_left(closing, pointer), pointer, -1)
+            pointer = np.where(pointer >= lowest[active], alive[pointer], -1) if len(credit) else np.full_like(pointer, -1)
+            pointer[pointer < lowest[active]] = -1
+            pointer[(pointer >= 0) & ~eligibility.any_left(active, pointer)] = -1
             searching = np.flatnonzero(pointer >= 0)
-            refused = searching[~eligibility.allows(closing[searching], pointer[searching])]
+            refused = searching[~eligibility.allows(active[searching], pointer[searching])]
             if not len(refused):
                 break
             pointer[refused] -= 1
-        exhausted = pointer < 0
-        if exhausted.any():
-            unpaid_start.append(start[exhausted])
-            unpaid_end.append(end[exhausted])
-            unpaid_process.append(calls.process[closing[exhausted]])
-            keep = ~exhausted
-            start, end, closing, pointer, lowest = (a[keep] for a in (start, end, closing, pointer, lowest))
-            if not len(start):
-                break
+        unpaid.append(active[pointer < 0])
+        active, pointer = active[pointer >= 0], pointer[pointer >= 0]
         # An earlier piece whose pointer is above this one's may still come down to it: wait for it.
         ready = np.flatnonzero(pointer >= np.maximum.accumulate(pointer))
-        operation = pointer[ready]
-        wanted = end[ready] - start[ready]
+        piece, operation = active[ready], pointer[ready]
+        wanted = end[piece] - start[piece]
         asked_before = np.cumsum(wanted) - wanted
-        first_of_group = np.searchsorted(operation, operation, side="left")
-        asked_before -= asked_before[first_of_group]
+        asked_before -= asked_before[np.searchsorted(operation, operation, side="left")]
         taken = np.clip(credit[operation] - asked_before, 0, wanted)
         some = taken > 0
         charged_operation.append(operation[some])
-        charged_start.append(start[ready][some])
-        charged_end.append((start[ready] + taken)[some])
+        charged_start.append(start[piece][some])
+        charged_end.append((start[piece] + taken)[some])
         np.subtract.at(credit, operation, taken)
-        start = start.copy()
-        start[ready] += taken
-        unpaid = start < end
-        start, end, closing, pointer, lowest = (a[unpaid] for a in (start, end, closing, pointer, lowest))
-    charges = Charges(*(_joined(parts) for parts in (charged_operation, charged_start, charged_end)))
-    bound_start, bound_end, process = (_joined(parts) for parts in (unpaid_start, unpaid_end, unpaid_process))
-    order = np.argsort(bound_start, kind="stable")
-    return charges, HostBound(Intervals(bound_start[order], bound_end[order]), process[order])
+        start[piece] += taken
+        paid = start[active] == end[active]
+        active, pointer = active[~paid], pointer[~paid]
+    unpaid_piece = _joined(unpaid)
+    charges = Charges(_joined(charged_operation), _joined(charged_start), _joined(charged_end))
+    return charges, unpaid_piece, start[unpaid_piece]
 
 
 def _joined(parts: list[IntArray]) -> IntArray:
@@ -135,49 +118,51 @@ def _joined(parts: list[IntArray]) -> IntArray:
 
 
 class _Eligibility:
-    """Which operations may pay for a gap that a given launch call ends."""
+    """Which operations may pay for a piece of a gap, by the call that launched the work ending that gap."""
 
-    def __init__(self, device: DeviceTime, calls: Calls, operations: Operations) -> None:
-        self._calls = calls
-        self._operations = operations
+    def __init__(self, device: DeviceTime, calls: Calls, operations: Operations, closing: IntArray) -> None:
         launch = device.launch_call
-        self._times = np.unique(calls.start[launch])
+        self._times = distinct(calls.start[launch])
         self._base = len(self._times) + 1
         rank = np.searchsorted(self._times, calls.start[launch])
-        self._by_thread = np.sort(calls.thread[launch] * self._base + rank)
-        self._by_process = np.sort(calls.process[launch] * self._base + rank)
-        self._launches_by_end = self._launches_before(operations.process, operations.end, side="right")
+        self._by_thread = np.sort(calls.thread[launch] * self._base + rank, kind="stable")
+        self._by_process = np.sort(calls.process[launch] * self._base + rank, kind="stable")
+
+        self._operation_start = operations.start
+        self._operation_thread = operations.thread
+        self._launches_by_end = self._launches_before(
+            operations.process, np.searchsorted(self._times, operations.end, side="right")
+        )
         # Operations are sorted by start, but one on another thread may end later: the maximum over the older ones.
         self._launches_by_end_of_older = _cumulative_maximum(self._launches_by_end, operations.process)
 
-    def _launches_before(self, process: IntArray, time: IntArray, side: str) -> IntArray:
-        """How many launches on the device had begun before `time`, counted over this and all lower process codes."""
-        rank = np.searchsorted(self._times, time, side="right" if side == "right" else "left")
+        self._thread = calls.thread[closing]
+        self._rank = np.searchsorted(self._times, calls.start[closing])
+        self._launches = self._launches_before(calls.process[closing], self._rank)
+
+    def _launches_before(self, process: IntArray, rank: IntArray) -> IntArray:
+        """How many launches of lower rank there are, counted over this process and all lower process codes."""
         return np.searchsorted(self._by_process, process * self._base + rank, side="left")
 
-    def any_left(self, closing: IntArray, operation: IntArray) -> BoolArray:
+    def any_left(self, piece: IntArray, operation: IntArray) -> BoolArray:
         """Whether `operation` or an older one of its process can still have credit that has not lapsed."""
-        launches = self._launches_before(self._calls.process[closing], self._calls.start[closing], side="left")
-        return launches - self._launches_by_end_of_older[operation] < LAUNCH_QUEUE_DEPTH
+        return self._launches[piece] - self._launches_by_end_of_older[operation] < LAUNCH_QUEUE_DEPTH
 
-    def allows(self, closing: IntArray, operation: IntArray) -> BoolArray:
+    def allows(self, piece: IntArray, operation: IntArray) -> BoolArray:
         """Whether the credit has not lapsed, and the operation's thread is the launching one or has handed over."""
-        launches = self._launches_before(self._calls.process[closing], self._calls.start[closing], side="left")
-        result = launches - self._launches_by_end[operation] < LAUNCH_QUEUE_DEPTH
-        other = np.flatnonzero(result & (self._operations.thread[operation] != self._calls.thread[closing]))
+        result = self._launches[piece] - self._launches_by_end[operation] < LAUNCH_QUEUE_DEPTH
+        other = np.flatnonzero(result & (self._operation_thread[operation] != self._thread[piece]))
         if len(other):
-            result[other] = self._operations.start[operation[other]] >= self._handed_over_since(
-                closing[other], self._operations.thread[operation[other]]
-            )
+            since = self._handed_over_since(piece[other], self._operation_thread[operation[other]])
+            result[other] = self._operation_start[operation[other]] >= since
         return result
 
-    def _handed_over_since(self, closing: IntArray, other_thread: IntArray) -> IntArray:
-        """The other thread's operations begun at or after this moment are followed by no launch of it, once the
-        launching thread has launched again: the launching thread's last launch before the other thread's last one.
+    def _handed_over_since(self, piece: IntArray, other_thread: IntArray) -> IntArray:
+        """The launching thread's last launch before the other thread's last one: after an operation that the other
+        thread began since then, it launched nothing once the launching thread had launched again.
         """
-        rank = np.searchsorted(self._times, self._calls.start[closing])
-        others_last, found = self._last_launch(other_thread, rank)
-        own_last, own_found = self._last_launch(self._calls.thread[closing], others_last)
+        others_last, found = self._last_launch(other_thread, self._rank[piece])
+        own_last, own_found = self._last_launch(self._thread[piece], others_last)
         return np.where(found & own_found, self._times[own_last], BEFORE_ALL)
 
     def _last_launch(self, thread: IntArray, rank: IntArray) -> tuple[IntArray, BoolArray]:

@@ -62,7 +62,7 @@ def _site_rows(analysis: Analysis, several: bool, budget: int) -> tuple[list[Mar
     sites = analysis.sites[:ROWS]
     rows: list[Markup] = []
     for rank, site in enumerate(sites, 1):
-        name, where = summary.place_parts(site, parents=3)
+        name, where = summary.place_parts(site, parents=3 if rank <= 1000 else 1)
         rows.append(macros.row(rank, site, text.clip(name, 160), text.clip(where, 200)))
     budget -= sum(map(_size, rows))
 
@@ -110,10 +110,11 @@ def _site_rows(analysis: Analysis, several: bool, budget: int) -> tuple[list[Mar
 
 
 def _located(site: Site) -> str:
-    return ", ".join(
-        f"{text.count(calls)} of {text.count(site.calls, 'call')} located by {method}"
-        for method, calls in site.located_by
-    )
+    if not site.located_by:
+        return ""
+    (first, calls), *others = site.located_by
+    more = "".join(f", {text.count(calls)} by {method}" for method, calls in others)
+    return f"{text.count(calls)} of {text.count(site.calls, 'call')} located by {first}{more}"
 
 
 def _size(markup: str) -> int:

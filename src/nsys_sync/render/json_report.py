@@ -33,7 +33,8 @@ def render_json(analysis: Analysis) -> str:
 
 
 def _as_dict(value: Any) -> dict[str, Any]:
-    names, values = _fields(type(value))
+    kind: Any = type(value)
+    names, values = _fields(kind)
     return dict(zip(names, values(value), strict=True))
 
 

@@ -72,21 +72,26 @@ def sites_plot(analysis: Analysis) -> Plot | None:
     if not sites:
         return None
     canvas = _Canvas("sites", height=0.75 + 0.27 * len(sites))
-    names = [canvas.label(_site_label(rank, site)) for rank, site in enumerate(sites, 1)]
-    columns: list[tuple[str, str, list[int | None], float]] = [
-        ("stall", "stall: GPU idle because of the site", [s.stall.total_ns if s.stall else None for s in sites], 0.36),
-        ("blocked", "blocked: CPU waiting in the site", [s.blocked.total_ns for s in sites], 0.70),
+    labels = [_site_label(rank, site) for rank, site in enumerate(sites, 1)]
+    names = [canvas.label(label) for label in labels]
+    left = _label_room(labels)
+    width = (0.92 - left) / 2 - 0.06
+    stalls = [site.stall.total_ns if site.stall else None for site in sites]
+    panels: list[tuple[str, str, list[int | None]]] = [
+        ("blocked", "blocked: CPU waiting in the site", [site.blocked.total_ns for site in sites])
     ]
-    for key, title, values, left in columns:
-        axes = canvas.axes(left, 0.24, top=0.34, bottom=0.4)
-        most = max([value or 0 for value in values] + [1])
+    if any(stall is not None for stall in stalls):
+        panels.insert(0, ("stall", "stall: GPU idle because of the site", stalls))
+    for number, (key, title, values) in enumerate(panels):
+        axes = canvas.axes(left + number * (width + 0.1), width, top=0.34, bottom=0.4)
+        most = max(value or 0 for value in values)
         axes.barh(range(len(sites)), [value or 0 for value in values], height=0.62, color=COLORS[key], linewidth=0)
         for row, value in enumerate(values):
-            axes.text((value or 0) + most * 0.02, row, duration(value), va="center", fontsize=7.5, color=_TEXT)
-        axes.set_xlim(0, most)
+            axes.text((value or 0) + (most or 1) * 0.02, row, duration(value), va="center", fontsize=8, color=_TEXT)
+        axes.set_xlim(0, most or 1)
         axes.set_ylim(len(sites) - 0.4, -0.6)
-        axes.set_yticks(range(len(sites)), names if key == "stall" else [""] * len(sites), fontsize=7.5)
-        axes.set_title(title, fontsize=8.5, color=_TEXT, loc="left", pad=6)
+        axes.set_yticks(range(len(sites)), [""] * len(sites) if number else names, fontsize=8)
+        axes.set_title(title, fontsize=9, color=_TEXT, loc="left", pad=6)
         _duration_axis(axes, most)
     rows = tuple(
         (
@@ -129,7 +134,9 @@ def distribution_plot(analysis: Analysis) -> Plot | None:
     if not most:
         return None
     canvas = _Canvas("spread", height=0.6 + 0.27 * len(ranked))
-    axes = canvas.axes(0.36, 0.6, top=0.12, bottom=0.46)
+    labels = [_site_label(rank, site) for rank, site in ranked]
+    left = _label_room(labels)
+    axes = canvas.axes(left, 0.96 - left, top=0.12, bottom=0.46)
     linear_to = 1_000
     axes.set_xscale("symlog", linthresh=linear_to, linscale=0.4)
     for row, (_, site) in enumerate(ranked):
@@ -139,12 +146,12 @@ def distribution_plot(analysis: Analysis) -> Plot | None:
         axes.plot([q[10]], [row], marker="|", markersize=11, markeredgewidth=2, color=_TEXT)
         axes.plot([q[20]], [row], marker="o", markersize=3, color=COLORS["stall"], linestyle="")
     axes.set_ylim(len(ranked) - 0.4, -0.6)
-    axes.set_yticks(range(len(ranked)), [canvas.label(_site_label(rank, site)) for rank, site in ranked], fontsize=7.5)
+    axes.set_yticks(range(len(ranked)), [canvas.label(label) for label in labels], fontsize=8)
     axes.set_xlim(-linear_to * 0.15, most * 1.5)
     ticks = [0, *(10**power for power in range(3, 12) if 10**power <= most * 1.5)]
-    axes.set_xticks(ticks, [_tick(tick) for tick in ticks], fontsize=7.5)
+    axes.set_xticks(ticks, [_tick(tick) for tick in ticks], fontsize=8)
     axes.set_xticks([], minor=True)
-    axes.set_xlabel("stall per call (logarithmic above 1 µs)", fontsize=8, color=_TEXT)
+    axes.set_xlabel("stall per call (logarithmic above 1 µs)", fontsize=8.5, color=_TEXT)
     columns = ("rank", "site", "calls", "smallest", "25 %", "median", "75 %", "95 %", "largest")
     rows = tuple(
         (
@@ -176,7 +183,10 @@ def _timeline_plot(analysis: Analysis, plot_id: str, device: Device, of_trace: s
     edges = [(start + i * bin_ns) / scale for i in range(len(bins["busy"]) + 1)]
     keys = [key for key in ("busy", "stall", "host-bound", "device-side", "profiler", "unknown") if any(bins[key])]
 
-    canvas.legend([*keys, "blocked"], {**PART_LABELS, "stall": "stall", "blocked": "CPU blocked in a sync"})
+    canvas.legend(
+        [*keys, "blocked"],
+        {**PART_LABELS, "stall": "stall", "unknown": "not known", "blocked": "CPU blocked in a sync"},
+    )
     axes = canvas.axes(0.09, 0.88, top=0.42, height=1.15)
     sums = [0.0] * len(bins["busy"])
     layers = []
@@ -188,14 +198,14 @@ def _timeline_plot(analysis: Analysis, plot_id: str, device: Device, of_trace: s
         axes.fill_between(edges, [*heights, heights[-1]], step="post", color=COLORS[key], linewidth=0)
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(0, 100)
-    axes.set_yticks([0, 50, 100], ["0 %", "50 %", "100 %"], fontsize=7.5)
-    axes.tick_params(labelbottom=False)
+    axes.set_yticks([0, 50, 100], ["0 %", "50 %", "100 %"], fontsize=8)
+    axes.set_xticks([])
     lane = canvas.axes(0.09, 0.88, top=1.64, height=0.2)
     shares = [min(100.0, 100 * value / bin_ns) for value in bins["blocked"]]
     lane.fill_between(edges, [*shares, shares[-1]], step="post", color=COLORS["blocked"], linewidth=0)
     lane.set_xlim(edges[0], edges[-1])
     lane.set_ylim(0, 100)
-    lane.set_yticks([50], ["blocked"], fontsize=7.5)
+    lane.set_yticks([50], ["blocked"], fontsize=8)
     _time_axis(lane, unit)
     if zoom:
         _draw_zoom(canvas, analysis, zoom)
@@ -232,7 +242,7 @@ def _draw_zoom(canvas: _Canvas, analysis: Analysis, zoom: Zoom) -> None:
         return
     axes = canvas.axes(0.09, 0.88, top=2.45, height=1.2)
     unit, scale = _axis_unit(zoom.end_ns - zoom.start_ns)
-    axes.set_title(canvas.label(clip(plain(zoom.title), 90)), fontsize=8.5, color=_TEXT, loc="left", pad=5)
+    axes.set_title(canvas.label(clip(plain(zoom.title), 90)), fontsize=9, color=_TEXT, loc="left", pad=5)
     width = zoom.end_ns - zoom.start_ns
     for row, lane in enumerate(present):
         points: list[tuple[float, float]] = []
@@ -249,7 +259,7 @@ def _draw_zoom(canvas: _Canvas, analysis: Analysis, zoom: Zoom) -> None:
             ]
             if lane == "operation" and span.site is not None and (right - left) * scale > 0.022 * width:
                 middle = (left + right) / 2
-                axes.text(middle, row, f"#{span.site + 1}", fontsize=7, color="#ffffff", ha="center", va="center")
+                axes.text(middle, row, f"#{span.site + 1}", fontsize=7.5, color="#ffffff", ha="center", va="center")
         codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * (len(points) // 5)
         color = COLORS["blocked" if lane == "operation" else lane]
         # One path a lane: an element a span would make the page ten times as large.
@@ -257,7 +267,7 @@ def _draw_zoom(canvas: _Canvas, analysis: Analysis, zoom: Zoom) -> None:
     axes.set_xlim(zoom.start_ns / scale, zoom.end_ns / scale)
     axes.set_ylim(len(present) - 0.5, -0.5)
     names = {"operation": "sync (rank)"}
-    axes.set_yticks(range(len(present)), [names.get(lane, lane) for lane in present], fontsize=7.5)
+    axes.set_yticks(range(len(present)), [names.get(lane, lane) for lane in present], fontsize=8)
     _time_axis(axes, unit)
 
 
@@ -292,7 +302,7 @@ class _Canvas:
         for name, spine in axes.spines.items():
             spine.set_visible(name in ("left", "bottom"))
             spine.set_color(_GRID)
-        axes.tick_params(colors=_TEXT, length=2.5, labelsize=7.5)
+        axes.tick_params(colors=_TEXT, length=2.5, labelsize=8)
         return axes
 
     def legend(self, keys: Sequence[str], names: dict[str, str]) -> None:
@@ -305,8 +315,8 @@ class _Canvas:
             self.figure.add_artist(
                 Rectangle((left, low), *size, transform=self.figure.transFigure, color=COLORS[key], linewidth=0)
             )
-            self.figure.text(left + 0.016, low + size[1] / 2, names[key], fontsize=7.5, color=_TEXT, va="center")
-            left += 0.034 + 0.0088 * len(names[key])
+            self.figure.text(left + 0.016, low + size[1] / 2, names[key], fontsize=8, color=_TEXT, va="center")
+            left += 0.045 + 0.0073 * len(names[key])
 
     def finish(
         self, *, title: str, description: str, columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]
@@ -356,6 +366,12 @@ def _site_label(rank: int, site: Site) -> str:
     return f"{clip(place(site), 44)}  #{rank}"
 
 
+def _label_room(labels: Sequence[str]) -> float:
+    """The share of the figure's width that the longest label needs; wide characters take two places."""
+    longest = max(sum(2 if ord(ch) > 0x2E7F else 1 for ch in label) for label in labels)
+    return min(0.42, 0.03 + 0.0077 * longest)
+
+
 def _merged(timeline: Timeline, most: int) -> dict[str, list[float]]:
     """The bins, summed by neighbours until there are at most `most`."""
     total = len(timeline.busy_ns)
@@ -387,12 +403,15 @@ def _time_axis(axes: Axes, unit: str) -> None:
 
     axes.xaxis.set_major_locator(MaxNLocator(8))
     axes.xaxis.set_major_formatter(FuncFormatter(_number))
-    axes.set_xlabel(f"{unit} since session start", fontsize=8, color=_TEXT)
+    axes.set_xlabel(f"{unit} since session start", fontsize=8.5, color=_TEXT)
 
 
 def _duration_axis(axes: Axes, most: float) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+    if not most:
+        axes.set_xticks([0], ["0 ns"])
+        return
     unit, scale = _axis_unit(most)
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     shown: Callable[[float, int], str] = lambda value, _: f"{value / scale:g} {unit}"  # noqa: E731

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -17,9 +18,8 @@ from nsys_sync.errors import TraceError
 from nsys_sync.trace import python_backtrace as backtrace
 from nsys_sync.trace import schema as s
 from nsys_sync.trace.sqlite_file import SqliteFile, export_command
-from nsys_sync.trace.tables import IntArray, Metadata, NativeStacks, PythonEvents, Trace
+from nsys_sync.trace.tables import NEVER_ENDED, IntArray, Metadata, NativeStacks, PythonEvents, Trace
 
-NEVER_ENDED = np.iinfo(np.int64).max
 STRINGS_PER_QUERY = 500
 HOW_TO_CAPTURE_STACKS = (
     "capture with nsys profile --sample=process-tree --cudabacktrace=sync:0 --python-backtrace=cuda "
@@ -341,7 +341,7 @@ def _native_stacks(file: SqliteFile, api: pd.DataFrame) -> NativeStacks:
     return NativeStacks(shift, None)
 
 
-def read_native_stack(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, tuple[tuple[str, str], ...]]:
+def read_native_stacks(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, tuple[tuple[str, str], ...]]:
     """Chain id → ((symbol, module), …), innermost first."""
     result: dict[int, tuple[tuple[str, str], ...]] = {}
     wanted = sorted(set(chain_ids))
@@ -358,8 +358,8 @@ def read_native_stack(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, t
 
 
 def read_symbol_hits(file: SqliteFile, needles: Iterable[str]) -> tuple[pd.DataFrame, Mapping[int, str]]:
-    """Which callchains hold a symbol that contains one of `needles`: columns chain_id, symbol_id; and their names."""
-    empty = pd.DataFrame({"chain_id": np.empty(0, dtype=np.int64), "symbol_id": np.empty(0, dtype=np.int64)})
+    """Frames of callchains whose symbol contains one of `needles`: chain_id, symbol_id, depth; and the symbols' names."""
+    empty = pd.DataFrame({name: np.empty(0, dtype=np.int64) for name in ("chain_id", "symbol_id", "depth")})
     if not {s.CALLCHAINS, s.STRINGS} <= file.tables:
         return empty, {}
     needles = tuple(needles)
@@ -368,8 +368,32 @@ def read_symbol_hits(file: SqliteFile, needles: Iterable[str]) -> tuple[pd.DataF
     if not symbols:
         return empty, {}
     ids = ", ".join(str(symbol) for symbol in symbols)
-    hits = file.integers(s.CALLCHAINS, {"chain_id": "id", "symbol_id": "symbol"}, f"WHERE symbol IN ({ids})")
+    hits = file.integers(
+        s.CALLCHAINS, {"chain_id": "id", "symbol_id": "symbol", "depth": "stackDepth"}, f"WHERE symbol IN ({ids})"
+    )
     return pd.DataFrame(hits), symbols
+
+
+def read_first_frames_outside_cuda(file: SqliteFile, chain_ids: IntArray) -> dict[int, str]:
+    """Chain id → the innermost resolved symbol that is not in a CUDA library, for the chains that have one."""
+    if not {s.CALLCHAINS, s.STRINGS} <= file.tables or not len(chain_ids):
+        return {}
+    modules = [i for i, name in file.rows(f"SELECT DISTINCT m.id, m.value FROM {s.STRINGS} m WHERE m.value LIKE '%.so%'")
+               if re.search(r"/lib(cuda|cudart|cupti|nvrtc)[-.\w]*\.so", str(name))]
+    excluded = ", ".join(str(i) for i in modules) or "NULL"
+    unresolved = "AND coalesce(unresolved, 0) = 0" if "unresolved" in file.columns(s.CALLCHAINS) else ""
+    rows = file.integers(
+        s.CALLCHAINS,
+        {"chain_id": "id", "symbol_id": "symbol", "depth": "min(stackDepth)"},
+        f"WHERE module NOT IN ({excluded}) {unresolved} GROUP BY id",
+    )
+    wanted = np.isin(rows["chain_id"], chain_ids)
+    names = _strings(file, pd.unique(rows["symbol_id"][wanted]).tolist())
+    return {
+        int(chain): names[int(symbol)]
+        for chain, symbol in zip(rows["chain_id"][wanted], rows["symbol_id"][wanted], strict=True)
+        if int(symbol) in names
+    }
 
 
 def _strings(file: SqliteFile, ids: list[int]) -> dict[int, str]:
@@ -440,7 +464,7 @@ class _CudaDevices:
         if {"gpuId", "cudaId", "pid"} <= file.columns(s.CUDA_DEVICES):
             rows = file.rows(f"SELECT pid, cudaId, gpuId FROM {s.CUDA_DEVICES} WHERE gpuId IS NOT NULL")
             self._gpu_of = {(int(pid), int(cuda)): int(gpu) for pid, cuda, gpu in rows}
-        self.unmapped: set[int] = set()
+        self._unmapped: list[int] = []
         self.names: dict[int, str] = {}
 
     def physical(self, process: IntArray, device_id: IntArray) -> IntArray:
@@ -451,8 +475,8 @@ class _CudaDevices:
             pid = int(own_process) & 0xFFFFFF
             gpu = self._gpu_of.get((pid, int(device)))
             if gpu is None:
-                self.unmapped.add(pid)
                 gpu = int(device)
+                self._unmapped.append(gpu)
             mapped.append(gpu)
             same_name = set(self.gpus.values())
             self.names[gpu] = self.gpus.get(gpu) or (same_name.pop() if len(same_name) == 1 else "")
@@ -460,7 +484,8 @@ class _CudaDevices:
 
     @property
     def ambiguous(self) -> bool:
-        return len(self.gpus) > 1 and len(self.unmapped) > 1
+        """Several processes use the same device number, on a machine of several GPUs, and no table maps it."""
+        return len(self.gpus) > 1 and len(set(self._unmapped)) < len(self._unmapped)
 
 
 def _read_diagnostics(file: SqliteFile) -> tuple[tuple[str, str], ...]:

@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 IntArray = npt.NDArray[np.int64]
+NEVER_ENDED = np.iinfo(np.int64).max
+"""The end of an NVTX range that was open when the capture ended."""
 BoolArray = npt.NDArray[np.bool_]
 
 
@@ -51,10 +53,8 @@ class PythonEvents:
 
 @dataclass(frozen=True)
 class NativeStacks:
-    """Native callchains of API calls.
-
-    `symbols_of`: (chain_id, symbol index) pairs for the symbols asked for; `frames` maps chain ids that were asked for
-    to (symbol, module) innermost first. `shift` is what must be added to an API row's callchain id; None: undecidable.
+    """How API rows find their native callchains: `shift` is added to a row's callchain id. None: not at all, and
+    `refused` says why.
     """
 
     shift: int | None

@@ -10,8 +10,12 @@
 
   const keyOf = (body, column) => {
     const cell = body.rows[0].cells[column];
-    if (cell.dataset.v === undefined) return cell.textContent.toLowerCase();
-    return cell.dataset.v === "" ? null : Number(cell.dataset.v);
+    const kind = headers[column].dataset.t;
+    if (kind === "text") return cell.textContent.toLowerCase();
+    // A share is shown rounded: the time that it is the share of sorts exactly.
+    const exact = kind === "ratio" ? body.rows[0].cells[column - 1].dataset.v : cell.dataset.v;
+    if (exact === undefined) return Number(cell.textContent.replace(/,/g, ""));
+    return exact === "" ? null : Number(exact);
   };
   const sortBy = (column) => {
     const header = headers[column];

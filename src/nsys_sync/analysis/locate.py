@@ -1,0 +1,147 @@
+"""Where in the program each sync operation is: its Python line, or the next best that the trace knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from nsys_sync.analysis.calls import Calls
+from nsys_sync.analysis.classification import PRINTING_FILE
+from nsys_sync.analysis.intervals import IntArray
+from nsys_sync.analysis.operations import Operations
+from nsys_sync.trace.tables import BoolArray, PythonEvents, Trace
+
+EXACT, SAMPLE, NATIVE, NVTX, THREAD = range(5)
+HOW = ("exact stack", "python sample", "native stack", "nvtx range", "thread")
+
+
+@dataclass(frozen=True)
+class PythonLocations:
+    """One entry an operation. `event` is the Python event used, -1 without; `frame` its frame that is the location.
+
+    `how` is EXACT or SAMPLE where there is an event, else -1. `printing`: the stack goes through tensor printing.
+    """
+
+    event: IntArray
+    frame: IntArray
+    how: IntArray
+    printing: BoolArray
+
+
+def locate_in_python(
+    trace: Trace, calls: Calls, operations: Operations, is_user_file: Sequence[bool]
+) -> PythonLocations:
+    """The stack that has exactly the start and thread of the operation's call, else the first sample inside it."""
+    python = trace.python
+    exact = np.flatnonzero(~python.is_sample)
+    event = _matching_event(python, exact, calls, operations.call)
+    with_copy = np.flatnonzero((event < 0) & (operations.copy_call >= 0))
+    event[with_copy] = _matching_event(python, exact, calls, operations.copy_call[with_copy])
+    how = np.where(event >= 0, EXACT, -1)
+
+    missing = np.flatnonzero(event < 0)
+    event[missing] = _first_sample_inside(python, calls, operations, missing)
+    how[missing] = np.where(event[missing] >= 0, SAMPLE, -1)
+
+    found = np.flatnonzero(event >= 0)
+    used, inverse = np.unique(event[found], return_inverse=True)
+    frame = np.full(len(event), -1, dtype=np.int64)
+    printing = np.zeros(len(event), dtype=bool)
+    if len(used):
+        chosen, prints = _innermost_user_frame(python, used, np.asarray(is_user_file, dtype=bool))
+        frame[found], printing[found] = chosen[inverse], prints[inverse]
+    return PythonLocations(event, frame, how, printing)
+
+
+def _matching_event(python: PythonEvents, exact: IntArray, calls: Calls, call: IntArray) -> IntArray:
+    result = np.full(len(call), -1, dtype=np.int64)
+    if not len(exact) or not len(call):
+        return result
+    event_start, event_tid = python.start_ns[exact], python.global_tid[exact]
+    order = np.lexsort((event_start, event_tid))
+    exact, event_start, event_tid = exact[order], event_start[order], event_tid[order]
+    tids, first = np.unique(event_tid, return_index=True)
+    bounds = np.append(first, len(event_tid))
+    call_tid = calls.global_tids[calls.thread[call]]
+    for code, tid in enumerate(tids):
+        own = np.flatnonzero(call_tid == tid)
+        times = event_start[bounds[code] : bounds[code + 1]]
+        at = np.searchsorted(times, calls.start[call[own]])
+        at[at == len(times)] = 0
+        hit = times[at] == calls.start[call[own]]
+        result[own[hit]] = exact[bounds[code] + at[hit]]
+    return result
+
+
+def _first_sample_inside(python: PythonEvents, calls: Calls, operations: Operations, missing: IntArray) -> IntArray:
+    result = np.full(len(missing), -1, dtype=np.int64)
+    samples = np.flatnonzero(python.is_sample)
+    samples = samples[np.argsort(python.start_ns[samples], kind="stable")]
+    sample_process = python.global_tid[samples] >> 24
+    for code in np.unique(operations.process[missing]):
+        own_samples = samples[sample_process == calls.processes[code]]
+        if not len(own_samples) or not _has_one_python_thread(python, own_samples, int(calls.processes[code])):
+            continue
+        own = np.flatnonzero(operations.process[missing] == code)
+        times = python.start_ns[own_samples]
+        at = np.searchsorted(times, operations.start[missing[own]])
+        inside = (at < len(times)) & (times[np.minimum(at, len(times) - 1)] <= operations.end[missing[own]])
+        result[own[inside]] = own_samples[at[inside]]
+    return result
+
+
+def _has_one_python_thread(python: PythonEvents, samples: IntArray, process: int) -> bool:
+    """The sampler writes one event a Python thread, all with the same time, and does not say whose each is."""
+    times = python.start_ns[samples]
+    callers = python.global_tid[~python.is_sample & ((python.global_tid >> 24) == process)]
+    return not bool((times[1:] == times[:-1]).any()) and len(np.unique(callers)) <= 1
+
+
+def _innermost_user_frame(
+    python: PythonEvents, events: IntArray, is_user_file: BoolArray
+) -> tuple[IntArray, BoolArray]:
+    """For each event the index of its location's frame, and whether any frame is in PyTorch's tensor printing."""
+    first, count = python.first[events], python.count[events]
+    begins = np.cumsum(count) - count
+    within = np.arange(count.sum()) - np.repeat(begins, count)
+    frame = np.repeat(first, count) + within
+    file = python.frame_file[frame]
+    candidate = np.where(is_user_file[file], within, np.iinfo(np.int64).max)
+    innermost = np.minimum.reduceat(candidate, begins)
+    chosen = first + np.where(innermost < count, innermost, 0)
+    prints = np.array([name.endswith(PRINTING_FILE) for name in python.files], dtype=bool)
+    return chosen, np.logical_or.reduceat(prints[file], begins)
+
+
+def innermost_range(nvtx: pd.DataFrame, global_tid: IntArray, time: IntArray) -> IntArray:
+    """For each (thread, time) the row of `nvtx` that is the innermost range around it, or -1.
+
+    Push/pop ranges nest on their thread, so the ranges open at a moment number starts less ends, and the innermost is
+    the last begun of the ranges at that depth.
+    """
+    result = np.full(len(time), -1, dtype=np.int64)
+    tids = nvtx["global_tid"].to_numpy()
+    for tid in np.unique(global_tid) if len(nvtx) else []:
+        rows = np.flatnonzero(tids == tid)
+        if not len(rows):
+            continue
+        start, end = nvtx["start_ns"].to_numpy()[rows], nvtx["end_ns"].to_numpy()[rows]
+        order = np.lexsort((-end, start))
+        rows, start, end = rows[order], start[order], end[order]
+        ends = np.sort(end)
+        # Of ranges that begin together the longer one is outer: position in the sort order breaks the tie.
+        depth = np.arange(len(start)) - np.searchsorted(ends, start, side="right")
+        own = np.flatnonzero(global_tid == tid)
+        depth_at = np.searchsorted(start, time[own], side="right") - np.searchsorted(ends, time[own], side="right") - 1
+        for level in np.unique(depth_at[depth_at >= 0]):
+            at_level = np.flatnonzero(depth == level)
+            asked = own[depth_at == level]
+            if not len(at_level):
+                continue
+            index = at_level[np.maximum(np.searchsorted(start[at_level], time[asked], side="right") - 1, 0)]
+            inside = (start[index] <= time[asked]) & (time[asked] < end[index])
+            result[asked[inside]] = rows[index[inside]]
+    return result

@@ -1,0 +1,174 @@
+"""Parts of a trace's time: what the user selected, the steps that NVTX ranges give, and each process's start-up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+import pandas as pd
+
+from nsys_sync.analysis.calls import Calls
+from nsys_sync.analysis.intervals import IntArray, Intervals, intersect, union
+from nsys_sync.errors import TraceError
+from nsys_sync.trace.tables import NEVER_ENDED, Trace
+
+LIBRARY_DOMAINS = frozenset(
+    {"Python Backtrace", "CCCL", "CUB", "Thrust", "NCCL", "cuBLAS", "cuBLASLt", "cuDNN", "cuFFT", "cuSOLVER"}
+    | {"cuSPARSE", "cuTENSOR", "CUTLASS", "TensorRT", "NVSHMEM", "libcudf", "RMM", "DALI", "OpenACC", "UCX"}
+)
+"""NVTX domains in which libraries mark their own calls: they are no steps of the user's program."""
+FEWEST_STEPS = 3
+LOADING_ENDS_AFTER_LAUNCHES = 256
+"""Module loading is start-up while fewer launches than this lie between two loads (first-use loading in a loop)."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """`windows` None: the whole trace. `steps` has the NVTX rows chosen by name, None without such a choice."""
+
+    windows: Intervals | None
+    nvtx_pattern: str | None
+    steps: pd.DataFrame | None
+    skipped: int
+
+
+@dataclass(frozen=True)
+class StartupEnd:
+    """Start-up of a process (code) is everything before `end`."""
+
+    process: int
+    end: int
+    reason: str
+
+
+def user_ranges(trace: Trace) -> pd.DataFrame:
+    """NVTX ranges of the user's own program, libraries' aside."""
+    nvtx = trace.nvtx
+    if not len(nvtx):
+        return nvtx
+    theirs = [domain for domain in nvtx["domain"].cat.categories if domain in LIBRARY_DOMAINS]
+    return nvtx[~nvtx["domain"].isin(theirs)]
+
+
+def select(
+    trace: Trace,
+    hull: tuple[int, int],
+    time_range: tuple[int | None, int | None] | None,
+    nvtx: str | None,
+    skip_first: int,
+) -> Selection:
+    """`hull` is the time from the first to the last GPU activity, which stands for bounds left open. Raises TraceError where the choice leaves nothing: no such NVTX range, or all skipped."""
+    windows = None
+    if time_range is not None:
+        low, high = (hull[i] if bound is None else bound for i, bound in enumerate(time_range))
+        windows = Intervals(np.array([low]), np.array([max(low, high)]))
+    if nvtx is None:
+        return Selection(windows, None, None, 0)
+    names = trace.nvtx["name"].cat.categories if len(trace.nvtx) else []
+    matching = [name for name in names if name == nvtx or fnmatchcase(str(name), nvtx)]
+    ranges = trace.nvtx[trace.nvtx["name"].isin(matching)] if matching else trace.nvtx.iloc[:0]
+    if not len(ranges):
+        known = ", ".join(sorted({family(str(name)) for name in names})[:8]) or "none at all"
+        raise TraceError(f"{trace.name}: no NVTX range is named {nvtx!r}. Ranges in this trace: {known}")
+    ranges = ranges.sort_values("start_ns", kind="stable")
+    kept = ranges[ranges.groupby("global_tid").cumcount() >= skip_first]
+    if not len(kept):
+        raise TraceError(
+            f"{trace.name}: --skip-first {skip_first} leaves none of the {len(ranges)} NVTX ranges named {nvtx!r}"
+        )
+    end = kept["end_ns"].to_numpy()
+    kept = kept.assign(end_ns=np.where(end == NEVER_ENDED, np.maximum(hull[1], kept["start_ns"].to_numpy()), end))
+    chosen = union(kept["start_ns"].to_numpy(), kept["end_ns"].to_numpy())
+    if windows is not None:
+        chosen = intersect(chosen, windows)[0]
+    return Selection(chosen, nvtx, kept.reset_index(drop=True), len(ranges) - len(kept))
+
+
+def family(name: str) -> str:
+    """`step 12` → `step *`: names that differ in their digits are one family."""
+    return re.sub(r"\d+", "*", name)
+
+
+def families(nvtx: pd.DataFrame) -> tuple[IntArray, tuple[str, ...]]:
+    """For each row of `nvtx` the code of its name's family, and the families. A family of one name keeps the name."""
+    if not len(nvtx):
+        return np.empty(0, dtype=np.int64), ()
+    names = nvtx["name"].cat.categories
+    codes = nvtx["name"].cat.codes.to_numpy()
+    used = np.unique(codes)
+    members: dict[str, list[int]] = {}
+    for code in used:
+        members.setdefault(family(str(names[code])), []).append(int(code))
+    family_of = np.full(len(names), -1, dtype=np.int64)
+    labels = []
+    for label, own in members.items():
+        family_of[own] = len(labels)
+        labels.append(str(names[own[0]]) if len(own) == 1 else label)
+    return family_of[codes], tuple(labels)
+
+
+def find_steps(trace: Trace) -> tuple[str, pd.DataFrame] | None:
+    """The family of user ranges that looks like the program's loop: at least three ranges on some thread, one after
+    the other, that cover more time than any other family's. None if there is no such family. A range that was open
+    when the capture ended is no whole step.
+    """
+    ranges = user_ranges(trace)
+    ranges = ranges[ranges["is_push_pop"] & (ranges["end_ns"] != NEVER_ENDED)] if len(ranges) else ranges
+    if len(ranges) < FEWEST_STEPS:
+        return None
+    codes, labels = families(ranges)
+    best: tuple[int, str, pd.DataFrame] | None = None
+    counts = np.bincount(codes, minlength=len(labels))
+    for code in np.flatnonzero(counts >= FEWEST_STEPS):
+        own = ranges[codes == code].sort_values(["global_tid", "start_ns"], kind="stable")
+        start, end, tid = (own[name].to_numpy() for name in ("start_ns", "end_ns", "global_tid"))
+        nested = (tid[1:] == tid[:-1]) & (start[1:] < end[:-1])
+        if nested.any() or np.unique(tid, return_counts=True)[1].max() < FEWEST_STEPS:
+            continue
+        covered = int((end - start).sum())
+        if best is None or covered > best[0]:
+            best = (covered, labels[code], own.sort_values("start_ns", kind="stable").reset_index(drop=True))
+    return None if best is None else (best[1], best[2])
+
+
+def startup_ends(trace: Trace, calls: Calls, steps: pd.DataFrame | None) -> list[StartupEnd]:
+    """For each process with GPU work: its first step where it has steps, else its first NVTX range, else the end of
+    module loading and context creation at its front.
+    """
+    ranges = user_ranges(trace)
+    launches = np.unique(calls.launched_by[calls.launched_by >= 0])
+    result = []
+    for code in np.unique(calls.process[launches]):
+        process = calls.processes[code]
+        own_launches = np.sort(calls.start[launches[calls.process[launches] == code]])
+        for name, table in (("the first step", steps), ("the first NVTX range", ranges)):
+            if table is not None and len(table):
+                own = table["start_ns"].to_numpy()[table["global_tid"].to_numpy() >> 24 == process]
+                if len(own):
+                    result.append(StartupEnd(int(code), int(own.min()), f"before {name}"))
+                    break
+        else:
+            result.append(StartupEnd(int(code), _end_of_loading(calls, int(code), own_launches), "loading of modules"))
+    return result
+
+
+def _end_of_loading(calls: Calls, process: int, launches: IntArray) -> int:
+    own = calls.loading_process == process
+    start, end = calls.loading_start[own], calls.loading_end[own]
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    begun = np.searchsorted(launches, start)
+    since = np.diff(begun, prepend=0)
+    late = np.flatnonzero(since >= LOADING_ENDS_AFTER_LAUNCHES)
+    front = end[: late[0]] if len(late) else end
+    return int(max(launches[0], front.max(initial=launches[0])))
+
+
+def startup_by_process(startup: list[StartupEnd], processes: int) -> IntArray:
+    """For each process code when its start-up ends; a process without an entry has none."""
+    result = np.full(processes, -(2**62), dtype=np.int64)
+    for entry in startup:
+        result[entry.process] = entry.end
+    return result

@@ -1,0 +1,70 @@
+"""Stacks of the sites that matter, each frame stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from nsys_sync import model
+from nsys_sync.analysis.sites import RankedSites, TraceOperations
+from nsys_sync.analysis.summary import Attributed
+from nsys_sync.analysis.user_code import is_user_code, shown_path
+
+NativeStack = tuple[tuple[str, str], ...]
+
+
+def with_stacks(
+    ranked: RankedSites,
+    operations: Sequence[TraceOperations],
+    attributed: Sequence[Attributed],
+    read_native: Callable[[int, Sequence[int]], dict[int, NativeStack]],
+    user_code: Sequence[str],
+    library_code: Sequence[str],
+) -> tuple[tuple[model.Site, ...], tuple[model.Frame, ...], tuple[model.NativeFrame, ...]]:
+    """The first STACKS_KEPT sites with the Python and native stack of their worst operation.
+
+    `read_native(trace index, chain ids)` reads native stacks: only the few that are shown are ever read.
+    """
+    frames: dict[model.Frame, int] = {}
+    native_frames: dict[model.NativeFrame, int] = {}
+    shown = ranked.representative[: model.STACKS_KEPT]
+    chains: dict[int, list[int]] = {}
+    for trace, row in shown:
+        if (chain := int(operations[trace].chain_id[row])) >= 0:
+            chains.setdefault(trace, []).append(chain)
+    native = {trace: read_native(trace, wanted) for trace, wanted in chains.items()}
+    sites = []
+    for rank, (site, (trace, row)) in enumerate(zip(ranked.sites, ranked.representative, strict=True)):
+        event, chain = int(operations[trace].event[row]), int(operations[trace].chain_id[row])
+        if rank >= model.STACKS_KEPT:
+            sites.append(replace(site, stack_omitted=event >= 0 or chain >= 0))
+            continue
+        python_stack = [
+            frames.setdefault(frame, len(frames))
+            for frame in _python_stack(attributed[trace], event, user_code, library_code)
+        ]
+        users = attributed[trace].trace.metadata.user_names
+        native_stack = [
+            native_frames.setdefault(model.NativeFrame(symbol, shown_path(module, users)), len(native_frames))
+            for symbol, module in native.get(trace, {}).get(chain, ())
+        ]
+        sites.append(replace(site, python_stack=tuple(python_stack), native_stack=tuple(native_stack)))
+    return tuple(sites), tuple(frames), tuple(native_frames)
+
+
+def _python_stack(
+    one: Attributed, event: int, user_code: Sequence[str], library_code: Sequence[str]
+) -> list[model.Frame]:
+    if event < 0:
+        return []
+    python = one.trace.python
+    first = int(python.first[event])
+    return [
+        model.Frame(
+            function=python.functions[python.frame_function[i]],
+            file=shown_path(python.files[python.frame_file[i]], one.trace.metadata.user_names),
+            line=int(python.frame_line[i]),
+            is_user_code=is_user_code(python.files[python.frame_file[i]], user_code, library_code),
+        )
+        for i in range(first, first + int(python.count[event]))
+    ]

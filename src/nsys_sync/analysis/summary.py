@@ -1,0 +1,537 @@
+"""From one trace's attribution to what is said of it: its operations with their sites, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from nsys_sync import model
+from nsys_sync.analysis.accounting import DeviceAccount, graph_launches_without_gpu_work
+from nsys_sync.analysis.calls import Calls
+from nsys_sync.analysis.classification import PRINTING
+from nsys_sync.analysis.intervals import IntArray, Intervals, intersect, subtract, union
+from nsys_sync.analysis.locate import NATIVE, NVTX, THREAD, PythonLocations, innermost_range
+from nsys_sync.analysis.operations import Operations
+from nsys_sync.analysis.phases import Selection, StartupEnd, families, startup_by_process, user_ranges
+from nsys_sync.analysis.sites import HOW, SiteKey, TraceOperations, group_keys
+from nsys_sync.analysis.user_code import shown_path
+from nsys_sync.trace.api_names import base_name
+from nsys_sync.trace.schema import COPY_KINDS, MEMORY_KINDS
+from nsys_sync.trace.tables import BoolArray, Trace
+
+PID_MASK = 0xFFFFFF
+TIMELINE_BINS = 400
+ZOOM_SPANS = 600
+SHORTEST_CONCLUSIVE_NS = 50_000_000
+LONGEST_LABEL = 120
+
+
+@dataclass(frozen=True)
+class Attributed:
+    """Everything known of one trace before its operations are grouped into sites."""
+
+    trace: Trace
+    calls: Calls
+    operations: Operations
+    accounts: Sequence[DeviceAccount]
+    selection: Selection
+    startup: Sequence[StartupEnd]
+    steps: pd.DataFrame | None
+    step_pattern: str
+    python: PythonLocations
+    chain_id: IntArray
+    operation_names: Mapping[int, str]
+    native_labels: Mapping[int, str]
+    pid: int | None
+    device: int | None
+
+    def clipped(self, intervals: Intervals) -> tuple[Intervals, IntArray]:
+        """The parts inside the selection, and the index of the interval that each came from."""
+        if self.selection.windows is None:
+            return intervals, np.arange(len(intervals))
+        pieces, index, _ = intersect(intervals, self.selection.windows)
+        return pieces, index
+
+    def refusal(self, account: DeviceAccount) -> str | None:
+        """Why no idle figure can be given for the device in the selected time; None if one can."""
+        window = Intervals(np.array([account.time.window_start]), np.array([account.time.window_end]))
+        if not len(intersect(account.unknown, self.clipped(window)[0])[0]):
+            return None
+        return (
+            "CUDA graphs were launched here whose GPU work is not in this export, so time that looks idle may be busy. "
+            "Export the report again with nsys 2024.1 or newer, or capture with --cuda-graph-trace=node"
+        )
+
+
+def trace_operations(one: Attributed) -> TraceOperations:
+    """The operations inside the selection (of the chosen process), each with its site, stall and place."""
+    operations, calls, trace = one.operations, one.calls, one.trace
+    stall, startup_stall, idle_within, known = _idle_figures(one)
+    startup_end = startup_by_process(list(one.startup), len(calls.processes))[operations.process]
+    blocked = operations.end - operations.start
+    shown = np.ones(len(operations), dtype=bool)
+    if one.selection.windows is not None:
+        blocked = one.selection.windows.within(operations.start, operations.end)
+        shown &= (blocked > 0) | (stall > 0)
+    if one.pid is not None:
+        shown &= (calls.processes[operations.process] & PID_MASK) == one.pid
+    if one.device is not None:
+        on_device = np.concatenate([account.time.process_ids for account in one.accounts])
+        shown &= np.isin(calls.processes[operations.process], on_device)
+
+    tid = calls.global_tids[operations.thread]
+    ranges = user_ranges(trace)
+    family_codes, family_names = families(ranges)
+    row = innermost_range(ranges, tid, operations.start)
+    nvtx = np.where(row >= 0, family_codes[row], -1) if len(family_codes) else row
+    how, site, keys = _sites(one, nvtx, family_names)
+    return TraceOperations(
+        trace=trace.name,
+        site=site[shown],
+        site_keys=keys,
+        start=operations.start[shown],
+        end=operations.end[shown],
+        blocked=blocked[shown],
+        stall=stall[shown],
+        startup_stall=startup_stall[shown],
+        idle_within=idle_within[shown],
+        known=known[shown],
+        how=how[shown],
+        process=operations.process[shown],
+        thread=operations.thread[shown],
+        nvtx=nvtx[shown],
+        step=_step_of(one.steps, tid, operations.start)[shown],
+        in_startup=(operations.start < startup_end)[shown],
+        correlation_id=calls.correlation_id[operations.call][shown],
+        chain_id=one.chain_id[shown],
+        event=one.python.event[shown],
+        stack=_stack_hash(one)[shown],
+        pids=[int(process) & PID_MASK for process in calls.processes],
+        process_names=[trace.process_names.get(int(process), "") for process in calls.processes],
+        tids=[int(tid) & PID_MASK for tid in calls.global_tids],
+        thread_pids=[(int(tid) >> 24) & PID_MASK for tid in calls.global_tids],
+        thread_names=[trace.thread_names.get(int(tid), "") for tid in calls.global_tids],
+        nvtx_names=family_names,
+        steps=0 if one.steps is None else len(one.steps),
+    )
+
+
+def _idle_figures(one: Attributed) -> tuple[IntArray, IntArray, IntArray, BoolArray]:
+    """Per operation: stall, the part of it in start-up, idle within, and whether these are known."""
+    operations, calls = one.operations, one.calls
+    stall = np.zeros(len(operations), dtype=np.int64)
+    startup_stall = np.zeros_like(stall)
+    idle_within = np.zeros_like(stall)
+    known = np.ones(len(operations), dtype=bool)
+    startup_end = startup_by_process(list(one.startup), len(calls.processes))
+    for account in one.accounts:
+        pieces, index = one.clipped(account.stall)
+        owner = account.stall_operation[index]
+        np.add.at(stall, owner, pieces.end - pieces.start)
+        until = np.minimum(pieces.end, startup_end[account.stall_process[index]])
+        np.add.at(startup_stall, owner, np.maximum(until - pieces.start, 0))
+        uses = np.isin(calls.processes[operations.process], account.time.process_ids)
+        idle = one.clipped(account.idle)[0]
+        idle_within[uses] += idle.within(operations.start[uses], operations.end[uses])
+        if one.refusal(account):
+            known &= ~uses
+    return stall, startup_stall, idle_within, known
+
+
+def _step_of(steps: pd.DataFrame | None, tid: IntArray, time: IntArray) -> IntArray:
+    """The step around each operation: on its own thread, else on any of its process."""
+    if steps is None or not len(steps):
+        return np.full(len(time), -1, dtype=np.int64)
+    own = innermost_range(steps, tid, time)
+    by_process = steps.assign(global_tid=steps["global_tid"].to_numpy() >> 24)
+    elsewhere = own < 0
+    own[elsewhere] = innermost_range(by_process, tid[elsewhere] >> 24, time[elsewhere])
+    return own
+
+
+def _stack_hash(one: Attributed) -> IntArray:
+    """Equal for equal Python stacks, 0 without one."""
+    python, event = one.trace.python, one.python.event
+    result = np.zeros(len(event), dtype=np.int64)
+    used, inverse = np.unique(event[event >= 0], return_inverse=True)
+    if len(used):
+        first, count = python.first[used], python.count[used]
+        begins = np.cumsum(count) - count
+        within = np.arange(count.sum()) - np.repeat(begins, count)
+        frame = np.repeat(first, count) + within
+        mixed = pd.util.hash_array(
+            python.frame_function[frame] * 1_000_003 + python.frame_file[frame] * 10_007 + python.frame_line[frame] * 101
+            + within
+        )
+        result[event >= 0] = np.add.reduceat(mixed, begins).astype(np.int64)[inverse]
+    return result
+
+
+def _sites(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tuple[IntArray, IntArray, list[SiteKey]]:
+    """Per operation how it was located and its site; and each site's location and kind."""
+    operations, calls, trace = one.operations, one.calls, one.trace
+    how = one.python.how.copy()
+    native, native_names = _codes([one.native_labels.get(int(chain)) for chain in one.chain_id], how < 0)
+    how[(how < 0) & (native >= 0)] = NATIVE
+    how[(how < 0) & (nvtx >= 0)] = NVTX
+    how[how < 0] = THREAD
+    in_python = one.python.event >= 0
+    frame = np.where(in_python, one.python.frame, 0)
+    nothing = np.full(len(operations), -1, dtype=np.int64)
+
+    def of_frames(values: IntArray) -> IntArray:
+        return np.where(in_python, values[frame], -1) if len(values) else nothing
+
+    place = np.where(in_python, 0, how)
+    file, function = of_frames(trace.python.frame_file), of_frames(trace.python.frame_function)
+    line = of_frames(trace.python.frame_line)
+    other = np.select([how == NATIVE, how == NVTX, how == THREAD], [native, nvtx, operations.thread], -1)
+    base_names = [base_name(name) for name in trace.api_names]
+    base_codes = pd.factorize(np.array(base_names, dtype=object))[0] if base_names else np.empty(0, dtype=np.int64)
+    api = base_codes[calls.name[operations.call]]
+    folded = (operations.copy_call >= 0) & (operations.copy_call != operations.call)
+    copy_api = np.where(folded, base_codes[calls.name[operations.copy_call]], -1)
+    location_and_api = [place, file, function, line, other, api, copy_api]
+    location_and_api += [operations.copy_kind, operations.src_kind, operations.dst_kind]
+
+    operation, operation_names = _codes(
+        [
+            PRINTING if prints else one.operation_names.get(int(chain))
+            for prints, chain in zip(one.python.printing, one.chain_id, strict=True)
+        ],
+        np.ones(len(operations), dtype=bool),
+    )
+    if len(operations):
+        operation = _shared_where_unambiguous(operation, group_keys(location_and_api)[0])
+    site, first = group_keys([*location_and_api, operation])
+    files = [shown_path(path, trace.metadata.user_names) for path in trace.python.files]
+    keys: list[SiteKey] = []
+    for row in first:
+        if place[row] == 0:
+            path = files[file[row]]
+            name = trace.python.functions[function[row]]
+            label = f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line[row]} {name}"
+            location = model.Location(label, name, path, int(line[row]))
+        else:
+            location = model.Location(
+                _other_label(one, int(how[row]), int(other[row]), native_names, nvtx_names), None, None, None
+            )
+        keys.append((location, _kind(one, int(row), bool(folded[row]), operation_names, int(operation[row]))))
+    return how, site, keys
+
+
+def _codes(values: Sequence[str | None], wanted: BoolArray) -> tuple[IntArray, list[str]]:
+    names: dict[str, int] = {}
+    codes = np.array(
+        [
+            names.setdefault(value, len(names)) if use and value is not None else -1
+            for value, use in zip(values, wanted, strict=True)
+        ],
+        dtype=np.int64,
+    )
+    return codes, list(names)
+
+
+def _shared_where_unambiguous(operation: IntArray, group: IntArray) -> IntArray:
+    """An operation without a native stack takes the name that all others of its line and kind have, if they agree."""
+    size = int(group.max()) + 1
+    low, high = np.full(size, np.iinfo(np.int64).max), np.full(size, -1, dtype=np.int64)
+    named = operation >= 0
+    np.minimum.at(low, group[named], operation[named])
+    np.maximum.at(high, group[named], operation[named])
+    agreed = np.where(low == high, high, -1)
+    return np.where(named, operation, agreed[group])
+
+
+def _other_label(
+    one: Attributed, how: int, code: int, native_names: Sequence[str], nvtx_names: Sequence[str]
+) -> str:
+    if how == NATIVE:
+        return native_names[code][:LONGEST_LABEL]
+    if how == NVTX:
+        return f"NVTX range {nvtx_names[code]}"[:LONGEST_LABEL]
+    tid = int(one.calls.global_tids[code])
+    name = one.trace.thread_names.get(tid) or one.trace.process_names.get(tid >> 24) or "unnamed"
+    return f"thread {name} (pid {(tid >> 24) & PID_MASK}, tid {tid & PID_MASK})"
+
+
+def _kind(one: Attributed, row: int, folded: bool, operation_names: Sequence[str], operation: int) -> model.Kind:
+    operations, names = one.operations, one.trace.api_names
+    api = base_name(names[one.calls.name[operations.call[row]]])
+    copy_api = base_name(names[one.calls.name[operations.copy_call[row]]]) if folded else None
+    copy_kind = src = dst = None
+    technical = api
+    if operations.copy_call[row] >= 0:
+        copy_kind = COPY_KINDS.get(int(operations.copy_kind[row]), "copy of unknown direction")
+        src = MEMORY_KINDS.get(int(operations.src_kind[row]), "unknown memory")
+        dst = MEMORY_KINDS.get(int(operations.dst_kind[row]), "unknown memory")
+        technical = f"{copy_kind} copy, {src} to {dst}" + (f", then {api}" if folded else f" ({api})")
+    name = operation_names[operation] if operation >= 0 else None
+    return model.Kind(
+        label=f"{name}: {technical}" if name else technical,
+        apis=(copy_api, api) if copy_api else (api,),
+        copy_kind=copy_kind,
+        src_memory=src,
+        dst_memory=dst,
+        operation=name,
+    )
+
+
+def trace_report(one: Attributed, shown: TraceOperations, site_of_operation: IntArray) -> model.TraceReport:
+    """What is said of the trace as a whole. `site_of_operation` has the rank of each shown operation's site."""
+    trace, calls = one.trace, one.calls
+    steps = _steps(one, shown)
+    processes = _processes(one, shown)
+    return model.TraceReport(
+        name=trace.name,
+        nsys_version=trace.metadata.nsys_version,
+        schema_version=trace.metadata.schema_version,
+        capture_start_utc=trace.metadata.capture_start_utc,
+        devices=tuple(_device(one, account, shown, site_of_operation) for account in one.accounts),
+        processes=processes,
+        startup=tuple(
+            model.Startup(int(calls.processes[entry.process]) & PID_MASK, entry.end, entry.reason)
+            for entry in one.startup
+        ),
+        steps=steps,
+        coverage=_coverage(one, shown, processes),
+    )
+
+
+def _device(
+    one: Attributed, account: DeviceAccount, shown: TraceOperations, site_of_operation: IntArray
+) -> model.Device:
+    time = account.time
+    startup_end = startup_by_process(list(one.startup), len(one.calls.processes))
+    refused = one.refusal(account)
+    windows = one.selection.windows
+    start = time.window_start if windows is None else int(windows.start[0])
+    length = time.window_end - time.window_start if windows is None else windows.total_ns
+    active = Intervals(np.array([time.window_start]), np.array([time.window_end]))
+    outside = 0 if windows is None else subtract(windows, active)[0].total_ns
+    stall, stall_index = one.clipped(account.stall)
+    host_bound, bound_index = one.clipped(account.host_bound)
+    device_side, side_index = one.clipped(account.device_side)
+    without_launch = ~account.device_side_has_launch[side_index]
+
+    def in_startup(pieces: Intervals, process: IntArray) -> int:
+        return int(np.maximum(np.minimum(pieces.end, startup_end[process]) - pieces.start, 0).sum())
+
+    gaps, gap_index = one.clipped(time.gaps)
+    idle = stall.total_ns + host_bound.total_ns + device_side.total_ns
+    timeline = _timeline(one, account, shown, bool(refused))
+
+    def unless_refused(value: int) -> int | None:
+        return None if refused else value
+
+    return model.Device(
+        id=time.device_id,
+        name=one.trace.device_names.get(time.device_id) or None,
+        processes=tuple(int(process) & PID_MASK for process in time.process_ids),
+        window_start_ns=start,
+        window_ns=length,
+        busy_ns=one.clipped(account.busy)[0].total_ns,
+        idle_ns=unless_refused(idle),
+        stall_ns=unless_refused(stall.total_ns),
+        host_bound_ns=unless_refused(host_bound.total_ns),
+        device_side_ns=unless_refused(device_side.total_ns),
+        device_side_without_launch_ns=unless_refused(
+            int((device_side.end - device_side.start)[without_launch].sum())
+        ),
+        profiler_ns=unless_refused(one.clipped(account.profiler)[0].total_ns),
+        outside_ns=outside,
+        startup_stall_ns=unless_refused(in_startup(stall, account.stall_process[stall_index])),
+        startup_host_bound_ns=unless_refused(in_startup(host_bound, account.host_bound_process[bound_index])),
+        gaps=unless_refused(len(np.unique(gap_index)) if len(gaps) else 0),
+        host_late_gaps=unless_refused(int(time.host_late[np.unique(gap_index)].sum()) if len(gaps) else 0),
+        refused=refused,
+        timeline=timeline,
+        zoom=None if refused else _zoom(one, account, shown, site_of_operation),
+    )
+
+
+def _hull(one: Attributed, account: DeviceAccount) -> tuple[int, int]:
+    """The stretch of the device's window that the selection spans."""
+    low, high = account.time.window_start, account.time.window_end
+    windows = one.selection.windows
+    if windows is None:
+        return low, high
+    return min(max(low, int(windows.start[0])), high), max(min(high, int(windows.end[-1])), low)
+
+
+def _timeline(one: Attributed, account: DeviceAccount, shown: TraceOperations, refused: bool) -> model.Timeline:
+    low, high = _hull(one, account)
+    bins = max(min(TIMELINE_BINS, high - low), 1)
+    edges = low + (np.arange(bins + 1, dtype=np.int64) * (high - low)) // bins
+
+    def per_bin(intervals: Intervals) -> tuple[int, ...]:
+        return tuple(np.diff(intervals.before(edges)).tolist())
+
+    unknown = intersect(account.unknown, account.time.gaps)[0] if refused else Intervals(edges[:0], edges[:0])
+
+    def known(intervals: Intervals) -> Intervals:
+        return subtract(intervals, unknown)[0]
+
+    uses = np.isin(one.calls.processes[shown.process], account.time.process_ids)
+    return model.Timeline(
+        start_ns=low,
+        bin_ns=(high - low) / bins,
+        busy_ns=per_bin(account.busy),
+        stall_ns=per_bin(known(account.stall)),
+        host_bound_ns=per_bin(known(account.host_bound)),
+        device_side_ns=per_bin(known(account.device_side)),
+        profiler_ns=per_bin(known(account.profiler)),
+        unknown_ns=per_bin(unknown),
+        blocked_ns=per_bin(union(shown.start[uses], shown.end[uses])),
+    )
+
+
+def _zoom(
+    one: Attributed, account: DeviceAccount, shown: TraceOperations, site_of_operation: IntArray
+) -> model.Zoom | None:
+    """The step of median length, else the surroundings of the longest stall, in at most ZOOM_SPANS spans."""
+    low, high = _hull(one, account)
+    title = None
+    if one.steps is not None and len(one.steps):
+        start, end = one.steps["start_ns"].to_numpy(), one.steps["end_ns"].to_numpy()
+        inside = np.flatnonzero((start >= low) & (end <= high) & (end > start))
+        if len(inside):
+            median = inside[np.argsort((end - start)[inside], kind="stable")[(len(inside) - 1) // 2]]
+            title = f"one typical step: {one.steps['name'].iloc[median]}"
+            low, high = int(start[median]), int(end[median])
+    if title is None:
+        stall = one.clipped(account.stall)[0]
+        if not len(stall):
+            return None
+        longest = int(np.argmax(stall.end - stall.start))
+        title = "around the longest stall"
+        half = 4 * int(stall.end[longest] - stall.start[longest])
+        low, high = max(low, int(stall.start[longest]) - half), min(high, int(stall.end[longest]) + half)
+    window = Intervals(np.array([low]), np.array([high]))
+    spans: list[model.Span] = []
+    resolution = (high - low) // (ZOOM_SPANS // 2)
+    lanes: tuple[tuple[model.Lane, Intervals], ...] = (
+        ("busy", account.busy),
+        ("stall", account.stall),
+        ("host-bound", account.host_bound),
+        ("device-side", account.device_side),
+        ("profiler", account.profiler),
+    )
+    for lane, intervals in lanes:
+        pieces = _merged(intersect(intervals, window)[0], resolution)
+        spans += [model.Span(lane, int(a), int(b), None) for a, b in zip(pieces.start, pieces.end, strict=True)]
+    uses = np.isin(one.calls.processes[shown.process], account.time.process_ids)
+    during = np.flatnonzero(uses & (shown.start < high) & (shown.end > low))
+    longest_first = during[np.argsort(shown.start[during] - shown.end[during], kind="stable")][: ZOOM_SPANS // 2]
+    spans += [
+        model.Span("operation", int(shown.start[i]), int(shown.end[i]), int(site_of_operation[i]))
+        for i in np.sort(longest_first)
+    ]
+    return model.Zoom(title, low, high, tuple(spans))
+
+
+def _merged(intervals: Intervals, resolution: int) -> Intervals:
+    """Intervals closer than what can be drawn apart become one."""
+    if not len(intervals):
+        return intervals
+    apart = np.concatenate(([True], intervals.start[1:] - intervals.end[:-1] > resolution))
+    last = np.append(np.flatnonzero(apart)[1:] - 1, len(intervals) - 1)
+    return Intervals(intervals.start[apart], intervals.end[last])
+
+
+def _steps(one: Attributed, shown: TraceOperations) -> model.Steps | None:
+    if one.steps is None or not len(one.steps):
+        return None
+    start, end = one.steps["start_ns"].to_numpy(), one.steps["end_ns"].to_numpy()
+    process = one.steps["global_tid"].to_numpy() >> 24
+    inside = shown.step >= 0
+    operations = np.bincount(shown.step[inside], minlength=len(start))
+    figures = {name: np.zeros(len(start), dtype=np.int64) for name in ("busy", "stall", "host_bound", "blocked")}
+    np.add.at(figures["blocked"], shown.step[inside], shown.blocked[inside])
+    known = np.ones(len(start), dtype=bool)
+    for account in one.accounts:
+        uses = np.isin(process, account.time.process_ids)
+        for name, intervals in (("busy", account.busy), ("stall", account.stall), ("host_bound", account.host_bound)):
+            figures[name][uses] += intervals.within(start[uses], end[uses])
+        if one.refusal(account):
+            known &= ~uses
+    names = one.steps["name"].astype(str).to_numpy()
+    return model.Steps(
+        pattern=one.step_pattern,
+        selected=one.selection.nvtx_pattern is not None,
+        skipped=one.selection.skipped,
+        steps=tuple(
+            model.Step(
+                name=str(names[i]),
+                pid=int(process[i]) & PID_MASK,
+                start_ns=int(start[i]),
+                end_ns=int(end[i]),
+                operations=int(operations[i]),
+                blocked_ns=int(figures["blocked"][i]),
+                busy_ns=int(figures["busy"][i]),
+                stall_ns=int(figures["stall"][i]) if known[i] else None,
+                host_bound_ns=int(figures["host_bound"][i]) if known[i] else None,
+            )
+            for i in range(len(start))
+        ),
+    )
+
+
+def _processes(one: Attributed, shown: TraceOperations) -> tuple[model.Process, ...]:
+    rows = one.trace.gpu["process"].value_counts()
+    operations = np.bincount(shown.process, minlength=len(one.calls.processes))
+    operations_of = dict(zip(one.calls.processes.tolist(), operations.tolist(), strict=True))
+    everyone = sorted({*one.calls.processes.tolist(), *rows.index.tolist(), *one.trace.process_names})
+    return tuple(
+        model.Process(
+            pid=int(process) & PID_MASK,
+            name=one.trace.process_names.get(int(process), ""),
+            gpu_rows=int(rows.get(process, 0)),
+            sync_operations=int(operations_of.get(process, 0)),
+        )
+        for process in everyone
+    )
+
+
+def _coverage(one: Attributed, shown: TraceOperations, processes: Sequence[model.Process]) -> model.Coverage:
+    trace, calls = one.trace, one.calls
+    how = np.bincount(shown.how, minlength=len(HOW))
+    missing_graphs = len(graph_launches_without_gpu_work(calls))
+    return model.Coverage(
+        operations=len(shown),
+        located_by=tuple((HOW[code], int(count)) for code, count in enumerate(how) if count),
+        not_captured=(*trace.not_captured, *((f"native stacks: {trace.native.refused}",) if trace.native.refused else ())),
+        warnings=tuple(_warnings(one)),
+        diagnostics=tuple(model.Diagnostic(severity, text) for severity, text in trace.diagnostics),
+        processes_without_gpu_rows=tuple(process for process in processes if not process.gpu_rows),
+        graph_launches_without_gpu_work=missing_graphs,
+        unfinished_calls=int(calls.unfinished.sum()),
+        unfinished_gpu_rows=int(trace.gpu["unfinished"].sum()),
+    )
+
+
+def _warnings(one: Attributed) -> list[str]:
+    trace, calls = one.trace, one.calls
+    result = []
+    steady = 0
+    for account in one.accounts:
+        low, high = _hull(one, account)
+        own = [entry.end for entry in one.startup if calls.processes[entry.process] in account.time.process_ids]
+        steady = max(steady, high - max(low, min(own, default=low)))
+    if steady < SHORTEST_CONCLUSIVE_NS:
+        result.append(
+            f"only {steady / 1e6:.1f} ms of GPU time after start-up: too short to conclude from; capture at least "
+            "some seconds of the loop"
+        )
+    launched_by = calls.launched_by
+    finished = ~trace.gpu["unfinished"].to_numpy()
+    orphans = int((launched_by < 0).sum())
+    if orphans:
+        result.append(f"{orphans} of {len(launched_by)} GPU rows have no launch call in the trace")
+    early = int(((launched_by >= 0) & finished & (trace.gpu["start_ns"].to_numpy() < calls.start[launched_by])).sum())
+    if early:
+        result.append(f"{early} of {len(launched_by)} GPU rows begin before their launch call does: the clocks differ")
+    return result
