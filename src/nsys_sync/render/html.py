@@ -21,7 +21,7 @@ from nsys_sync.render.plots import DEVICES_SHOWN, plots
 if TYPE_CHECKING:
     from nsys_sync.model import Analysis, Site
 
-PAGE_BYTES = 1_900_000
+PAGE_BYTES = 1_980_000
 """Details of the sites furthest down are left out where the page would grow past this."""
 ROWS = 5_000
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -29,34 +29,30 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 def render_html(analysis: Analysis) -> str:
     """The whole page. It stays below 2 MB for 5,000 sites, and says what it left out for that."""
-    environment = _environment()
     script = (_TEMPLATES / "report.js").read_text("utf-8")
-    style = (_TEMPLATES / "report.css").read_text("utf-8")
-    drawn = plots(analysis)
-    several = len(analysis.traces) > 1
-    devices = [(trace, device, summary.device_parts(device)) for trace in analysis.traces for device in trace.devices]
-    budget = PAGE_BYTES - 60_000 - len(script) - len(style) - sum(2 * len(plot.svg) for plot in drawn)
-    rows, native_stacks, notes = _site_rows(analysis, several, budget)
     omitted = summary.omitted_sentence(analysis)
-    return environment.get_template("report.html.j2").render(
-        analysis=analysis,
-        title=", ".join(trace.name for trace in analysis.traces[:3]) or "no trace",
-        headline=summary.headline(analysis),
-        devices=devices,
-        devices_plotted=DEVICES_SHOWN,
-        several_traces=several,
-        plots=drawn,
-        rows=rows,
-        native_stacks=native_stacks,
-        notes=[*notes, omitted] if omitted else notes,
-        startup=[sentence for trace in analysis.traces for sentence in summary.startup_sentences(trace)],
-        style=Markup(style),
-        script=Markup(script),
-        script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    )
+    values = {
+        "analysis": analysis,
+        "title": ", ".join(trace.name for trace in analysis.traces[:3]) or "no trace",
+        "headline": summary.headline(analysis),
+        "devices": [
+            (trace, device, summary.device_parts(device)) for trace in analysis.traces for device in trace.devices
+        ],
+        "devices_plotted": DEVICES_SHOWN,
+        "several_traces": len(analysis.traces) > 1,
+        "plots": plots(analysis),
+        "startup": [sentence for trace in analysis.traces for sentence in summary.startup_sentences(trace)],
+        "style": Markup((_TEMPLATES / "report.css").read_text("utf-8")),
+        "script": Markup(script),
+        "script_hash": b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    }
+    page = _environment().get_template("report.html.j2")
+    frame = page.render(values, rows=[], native_stacks=[], notes=[])
+    rows, native_stacks, notes = _site_rows(analysis, PAGE_BYTES - len(frame.encode()))
+    return page.render(values, rows=rows, native_stacks=native_stacks, notes=[*notes, omitted] if omitted else notes)
 
 
-def _site_rows(analysis: Analysis, several: bool, budget: int) -> tuple[list[Markup], list[Markup], list[str]]:
+def _site_rows(analysis: Analysis, budget: int) -> tuple[list[Markup], list[Markup], list[str]]:
     """Table rows with details while the budget lasts, the native stacks they point to, and what was left out."""
     macros: Any = _environment().get_template("site.html.j2").module
     sites = analysis.sites[:ROWS]
@@ -66,6 +62,7 @@ def _site_rows(analysis: Analysis, several: bool, budget: int) -> tuple[list[Mar
         rows.append(macros.row(rank, site, text.clip(name, 160), text.clip(where, 200)))
     budget -= sum(map(_size, rows))
 
+    several = len(analysis.traces) > 1
     native_ids: dict[tuple[int, ...], str] = {}
     native_stacks: list[Markup] = []
     detailed = without_stack = 0

@@ -1,0 +1,123 @@
+"""JSON, CSV and Parquet say what the model says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import time
+from dataclasses import fields, replace
+from typing import NoReturn
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import render_sample
+
+from nsys_sync.model import Analysis, Site
+from nsys_sync.render.json_report import render_json
+from nsys_sync.render.tables import SITES_SCHEMA, sites_table, to_csv_bytes, to_parquet_bytes
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise AssertionError(constant)
+
+
+def test_json_has_every_field_but_the_operations() -> None:
+    text = render_json(render_sample.gpu_bound())
+    assert text.endswith("}\n")
+    data = json.loads(text, parse_constant=_refuse)
+    assert set(data) == {field.name for field in fields(Analysis)} - {"operations"}
+    assert set(data["sites"][0]) == {field.name for field in fields(Site)}
+    assert data["sites"][0]["stall"]["total_ns"] == 53_282_752
+    assert data["sites"][0]["location"] == {
+        "label": "read_loss ~/work/train/gpu_bound.py:28",
+        "function": "read_loss",
+        "file": "~/work/train/gpu_bound.py",
+        "line": 28,
+    }
+    assert data["traces"][0]["devices"][0]["busy_ns"] == 530_056_486
+    assert data["sites"][0]["located_by"] == [["exact stack", 39], ["python sample", 1]]
+
+
+def test_json_null_is_not_known() -> None:
+    data = json.loads(render_json(render_sample.refused()))
+    assert data["stall_ns"] is None
+    assert data["sites"][0]["stall"] is None
+
+
+def test_json_refuses_nan() -> None:
+    site = render_sample.gpu_bound().sites[0]
+    broken = replace(render_sample.gpu_bound(), sites=(replace(site, stall_ratio=float("nan")),))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        render_json(broken)
+
+
+def test_json_of_hostile_names_can_be_encoded_and_read_back() -> None:
+    data = json.loads(render_json(render_sample.hostile()).encode("utf-8"))
+    assert render_sample.ATTACK in data["sites"][0]["location"]["function"]
+
+
+def test_json_of_many_sites_is_quick() -> None:
+    analysis = render_sample.many()
+    best = min(_timed(analysis) for _ in range(3))
+    assert best < 1.0, "170 ms on two slow cores; a tenfold slip is a mistake"
+
+
+def _timed(analysis: Analysis) -> float:
+    start = time.perf_counter()
+    render_json(analysis)
+    return time.perf_counter() - start
+
+
+def test_json_and_tables_load_no_plotting_or_page_code() -> None:
+    code = (
+        "import sys, nsys_sync.model, nsys_sync.render.json_report, nsys_sync.render.plots, nsys_sync.render.tables; "
+        "print([m for m in ('matplotlib', 'rich', 'jinja2') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_sites_table_has_a_row_a_site() -> None:
+    table = sites_table(render_sample.gpu_bound())
+    assert table.schema == SITES_SCHEMA
+    row = table.to_pylist()[1]
+    assert row["rank"] == 2
+    assert (row["function"], row["line"], row["stall_ns"], row["calls"]) == ("upload", 23, 18_595_725, 40)
+    assert row["stall_window_ratio"] == pytest.approx(18_595_725 / 633_927_493)
+    assert (row["steps"], row["calls_per_step_mean"], row["exact_stack_calls"]) == (20, 2.0, 39)
+    assert sites_table(render_sample.refused()).column("stall_ns").to_pylist() == [None, None]
+    assert sites_table(render_sample.nothing()).num_rows == 0
+
+
+def test_parquet_keeps_names_and_types() -> None:
+    table = sites_table(render_sample.hostile())
+    back = pq.read_table(io.BytesIO(to_parquet_bytes(table)))
+    assert back.equals(table)
+    assert back.column("label").to_pylist()[1] == "=HYPERLINK(1)"
+
+
+def test_csv_neutralises_formulas_and_leaves_numbers_alone() -> None:
+    names = ["=1+1", "+1", "-1", "@x", "\tx", "\rx", "fine=1", "", None, "'quoted"]
+    dictionary = pa.array(names).dictionary_encode()
+    numbers = [-1, -2, 3, 4, 5, 6, 7, 8, 9, None]
+    table = pa.table(
+        {"name": pa.array(names), "same": dictionary, "large": pa.array(names, pa.large_string()), "n_ns": numbers}
+    )
+    text = to_csv_bytes(table).decode()
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    assert rows[0] == ["name", "same", "large", "n_ns"]
+    expected = ["'=1+1", "'+1", "'-1", "'@x", "'\tx", "'\rx", "fine=1", "", "", "'quoted"]
+    for column in range(3):
+        assert [row[column] for row in rows[1:]] == expected
+    assert [row[3] for row in rows[1:]] == ["-1", "-2", "3", "4", "5", "6", "7", "8", "9", ""]
+
+
+def test_csv_of_hostile_sites() -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv_bytes(sites_table(render_sample.hostile())).decode(), newline="")))
+    assert rows[1]["label"] == "'=HYPERLINK(1)"
+    assert rows[1]["site_id"] == "'+id"
+    assert not [cell for row in rows for cell in row.values() if cell[:1] in ("=", "+", "@", "\t", "\r")]
