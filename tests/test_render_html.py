@@ -229,7 +229,8 @@ def test_five_thousand_sites(browser: Browser, tmp_path: Path) -> None:
     detailed = page.locator("#sites tr.d").count()
     assert int(said[1].replace(",", "")) == detailed
     assert int(said[2].replace(",", "")) == 5000 - detailed
-    assert detailed > 100
+    # The worst case: no two sites share a native stack. Where they do, three times as many have details.
+    assert detailed >= 90
     page.get_by_label("Filter").fill("function_number_4321")
     wait_for(page, "1 of 5,000")
     opened.assert_quiet()

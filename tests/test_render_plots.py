@@ -85,6 +85,17 @@ def test_no_stall_anywhere_still_plots_the_sites() -> None:
     assert ids == ["sites", "timeline0"]
 
 
+def test_a_refused_device_shows_no_stall_in_its_timeline() -> None:
+    base = render_sample.refused()
+    device = base.traces[0].devices[0]
+    # Bins that analysis could attribute although the whole is refused: an eighth of the window, moved from unknown.
+    mixed = replace(device.timeline, unknown_ns=(0,) * 4, stall_ns=device.timeline.unknown_ns)
+    trace = render_sample.make_trace(devices=(replace(device, timeline=mixed),))
+    timeline = drawn(replace(base, traces=(trace,)))[1]
+    assert timeline.columns == ("time since session start", "busy", "unknown", "blocked")
+    assert timeline.rows[0][1:3] == ("50.0 %", "50.0 %")
+
+
 def test_a_crowded_zoom_stays_small() -> None:
     base = render_sample.gpu_bound()
     device = base.traces[0].devices[0]

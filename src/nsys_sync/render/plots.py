@@ -172,7 +172,7 @@ def distribution_plot(analysis: Analysis) -> Plot | None:
 
 
 def _timeline_plot(analysis: Analysis, plot_id: str, device: Device, of_trace: str) -> Plot | None:
-    bins = _merged(device.timeline, _BINS)
+    bins = _shares(device, _BINS)
     if not bins["busy"] or device.window_ns <= 0:
         return None
     zoom = device.zoom
@@ -211,7 +211,7 @@ def _timeline_plot(analysis: Analysis, plot_id: str, device: Device, of_trace: s
         _draw_zoom(canvas, analysis, zoom)
 
     columns = ("time since session start", *keys, "blocked")
-    tenths = _merged(device.timeline, 10)
+    tenths = _shares(device, 10)
     length = device.window_ns / max(len(tenths["busy"]), 1)
     rows = tuple(
         (
@@ -389,6 +389,17 @@ def _merged(timeline: Timeline, most: int) -> dict[str, list[float]]:
         "blocked": timeline.blocked_ns,
     }
     return {key: [sum(values[i : i + step]) for i in range(0, total, step)] for key, values in series.items()}
+
+
+def _shares(device: Device, most: int) -> dict[str, list[float]]:
+    """The merged bins; where the device was refused an idle figure, idle of every kind is not known here either."""
+    bins = _merged(device.timeline, most)
+    if device.idle_ns is None:
+        idle = [bins[key] for key in ("stall", "host-bound", "device-side", "unknown")]
+        bins["unknown"] = [sum(values) for values in zip(*idle, strict=True)]
+        for key in ("stall", "host-bound", "device-side"):
+            bins[key] = [0] * len(bins["unknown"])
+    return bins
 
 
 def _axis_unit(span_ns: float) -> tuple[str, float]:
