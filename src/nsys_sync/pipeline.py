@@ -157,7 +157,7 @@ def _attribute(
         step_pattern=pattern,
         python=python,
         chain_id=chain_id,
-        operation_names=classify_chains(*read_symbol_hits(file, NEEDLES)) if (chain_id >= 0).any() else {},
+        operation_names=classify_chains(*read_symbol_hits(file, NEEDLES)),
         native_labels=read_first_frames_outside_cuda(file, chain_id[(python.event < 0) & (chain_id >= 0)]),
         pid=pid,
         device=device,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from nsys_sync.analysis.calls import Calls
-from nsys_sync.analysis.intervals import IntArray, Intervals, intersect, union
+from nsys_sync.analysis.intervals import IntArray, Intervals, distinct, intersect, union
 from nsys_sync.errors import TraceError
 from nsys_sync.trace.tables import NEVER_ENDED, Trace
 
@@ -134,36 +134,39 @@ def find_steps(trace: Trace) -> tuple[str, pd.DataFrame] | None:
 
 
 def startup_ends(trace: Trace, calls: Calls, steps: pd.DataFrame | None) -> list[StartupEnd]:
-    """For each process with GPU work: its first step where it has steps, else its first NVTX range, else the end of
-    module loading and context creation at its front.
+    """For each process with GPU work that has one: before its first step where it has steps, else before its first
+    NVTX range, else its front of module loading and context creation, before its first GPU work or going on after it.
     """
     ranges = user_ranges(trace)
-    launches = np.unique(calls.launched_by[calls.launched_by >= 0])
+    is_launch = np.zeros(len(calls), dtype=bool)
+    is_launch[calls.launched_by[calls.launched_by >= 0]] = True
+    launches = np.flatnonzero(is_launch)
     result = []
-    for code in np.unique(calls.process[launches]):
-        process = calls.processes[code]
-        own_launches = np.sort(calls.start[launches[calls.process[launches] == code]])
-        for name, table in (("the first step", steps), ("the first NVTX range", ranges)):
+    for code in distinct(calls.process[launches]).tolist():
+        own_launches = np.sort(calls.start[launches[calls.process[launches] == code]], kind="stable")
+        for name, table in (("its first step", steps), ("its first NVTX range", ranges)):
             if table is not None and len(table):
-                own = table["start_ns"].to_numpy()[table["global_tid"].to_numpy() >> 24 == process]
+                own = table["start_ns"].to_numpy()[table["global_tid"].to_numpy() >> 24 == calls.processes[code]]
                 if len(own):
-                    result.append(StartupEnd(int(code), int(own.min()), f"before {name}"))
+                    result.append(StartupEnd(code, int(own.min()), f"before {name}"))
                     break
         else:
-            result.append(StartupEnd(int(code), _end_of_loading(calls, int(code), own_launches), "loading of modules"))
+            result.append(_end_of_loading(calls, code, own_launches))
     return result
 
 
-def _end_of_loading(calls: Calls, process: int, launches: IntArray) -> int:
+def _end_of_loading(calls: Calls, process: int, launches: IntArray) -> StartupEnd:
     own = calls.loading_process == process
     start, end = calls.loading_start[own], calls.loading_end[own]
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
-    begun = np.searchsorted(launches, start)
-    since = np.diff(begun, prepend=0)
+    since = np.diff(np.searchsorted(launches, start), prepend=0)
     late = np.flatnonzero(since >= LOADING_ENDS_AFTER_LAUNCHES)
     front = end[: late[0]] if len(late) else end
-    return int(max(launches[0], front.max(initial=launches[0])))
+    first_launch = int(launches[0])
+    if front.max(initial=first_launch) > first_launch:
+        return StartupEnd(process, int(front.max()), "loading of modules at the front")
+    return StartupEnd(process, first_launch, "before its first GPU work")
 
 
 def startup_by_process(startup: list[StartupEnd], processes: int) -> IntArray:

@@ -93,7 +93,7 @@ def rank_sites(traces: Sequence[TraceOperations], window_ns: int) -> RankedSites
     sites, representative = [], []
     shares, names = _Shares(table), _Names(traces)
     for rank, key in enumerate(ranked_keys):
-        own = slice(table.bounds[rank], table.bounds[rank + 1])
+        own = slice(int(table.bounds[rank]), int(table.bounds[rank + 1]))
         site, shown = _site(table, own, key, rank, window_ns, shares, names)
         sites.append(site)
         representative.append(shown)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from nsys_sync import model
 from nsys_sync.analysis.accounting import DeviceAccount, graph_launches_without_gpu_work
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.classification import PRINTING
-from nsys_sync.analysis.intervals import IntArray, Intervals, intersect, subtract, union
+from nsys_sync.analysis.intervals import IntArray, Intervals, distinct, intersect, subtract, union
 from nsys_sync.analysis.locate import NATIVE, NVTX, THREAD, PythonLocations, innermost_range
 from nsys_sync.analysis.operations import Operations
 from nsys_sync.analysis.phases import Selection, StartupEnd, families, startup_by_process, user_ranges
@@ -43,8 +43,8 @@ class Attributed:
     step_pattern: str
     python: PythonLocations
     chain_id: IntArray
-    operation_names: Mapping[int, str]
-    native_labels: Mapping[int, str]
+    operation_names: pd.Series[str]
+    native_labels: pd.Series[str]
     pid: int | None
     device: int | None
 
@@ -62,7 +62,7 @@ class Attributed:
             return None
         return (
             "CUDA graphs were launched here whose GPU work is not in this export, so time that looks idle may be busy. "
-            "Export the report again with nsys 2024.1 or newer, or capture with --cuda-graph-trace=node"
+            "Export the report again with a newer nsys (2025.3 has them), or capture with --cuda-graph-trace=node"
         )
 
 
@@ -174,7 +174,7 @@ def _sites(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tuple[
     """Per operation how it was located and its site; and each site's location and kind."""
     operations, calls, trace = one.operations, one.calls, one.trace
     how = one.python.how.copy()
-    native, native_names = _codes([one.native_labels.get(int(chain)) for chain in one.chain_id], how < 0)
+    native, native_names = _names_of_chains(one.native_labels, one.chain_id)
     how[(how < 0) & (native >= 0)] = NATIVE
     how[(how < 0) & (nvtx >= 0)] = NVTX
     how[how < 0] = THREAD
@@ -197,13 +197,9 @@ def _sites(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tuple[
     location_and_api = [place, file, function, line, other, api, copy_api]
     location_and_api += [operations.copy_kind, operations.src_kind, operations.dst_kind]
 
-    operation, operation_names = _codes(
-        [
-            PRINTING if prints else one.operation_names.get(int(chain))
-            for prints, chain in zip(one.python.printing, one.chain_id, strict=True)
-        ],
-        np.ones(len(operations), dtype=bool),
-    )
+    operation, named = _names_of_chains(one.operation_names, one.chain_id)
+    operation_names = [*named, PRINTING]
+    operation[one.python.printing] = len(named)
     if len(operations):
         operation = _shared_where_unambiguous(operation, group_keys(location_and_api)[0])
     site, first = group_keys([*location_and_api, operation])
@@ -223,16 +219,11 @@ def _sites(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tuple[
     return how, site, keys
 
 
-def _codes(values: Sequence[str | None], wanted: BoolArray) -> tuple[IntArray, list[str]]:
-    names: dict[str, int] = {}
-    codes = np.array(
-        [
-            names.setdefault(value, len(names)) if use and value is not None else -1
-            for value, use in zip(values, wanted, strict=True)
-        ],
-        dtype=np.int64,
-    )
-    return codes, list(names)
+def _names_of_chains(name_of: pd.Series[str], chain_id: IntArray) -> tuple[IntArray, list[str]]:
+    """For each chain id the code of its name, -1 without one, and the names."""
+    codes, names = pd.factorize(name_of.to_numpy())
+    found = pd.Index(name_of.index).get_indexer(chain_id)
+    return np.where(found >= 0, codes[found], -1) if len(codes) else found, [str(name) for name in names]
 
 
 def _shared_where_unambiguous(operation: IntArray, group: IntArray) -> IntArray:
@@ -295,6 +286,7 @@ def trace_report(one: Attributed, shown: TraceOperations, site_of_operation: Int
         startup=tuple(
             model.Startup(int(calls.processes[entry.process]) & PID_MASK, entry.end, entry.reason)
             for entry in one.startup
+            if any(entry.end > account.time.window_start for account in one.accounts)
         ),
         steps=steps,
         coverage=_coverage(one, shown, processes),
@@ -320,7 +312,7 @@ def _device(
     def in_startup(pieces: Intervals, process: IntArray) -> int:
         return int(np.maximum(np.minimum(pieces.end, startup_end[process]) - pieces.start, 0).sum())
 
-    gaps, gap_index = one.clipped(time.gaps)
+    gap_index = distinct(one.clipped(time.gaps)[1])
     idle = stall.total_ns + host_bound.total_ns + device_side.total_ns
     timeline = _timeline(one, account, shown, bool(refused))
 
@@ -345,8 +337,8 @@ def _device(
         outside_ns=outside,
         startup_stall_ns=unless_refused(in_startup(stall, account.stall_process[stall_index])),
         startup_host_bound_ns=unless_refused(in_startup(host_bound, account.host_bound_process[bound_index])),
-        gaps=unless_refused(len(np.unique(gap_index)) if len(gaps) else 0),
-        host_late_gaps=unless_refused(int(time.host_late[np.unique(gap_index)].sum()) if len(gaps) else 0),
+        gaps=unless_refused(len(gap_index)),
+        host_late_gaps=unless_refused(int(time.host_late[gap_index].sum())),
         refused=refused,
         timeline=timeline,
         zoom=None if refused else _zoom(one, account, shown, site_of_operation),
@@ -481,7 +473,7 @@ def _steps(one: Attributed, shown: TraceOperations) -> model.Steps | None:
 
 
 def _processes(one: Attributed, shown: TraceOperations) -> tuple[model.Process, ...]:
-    rows = one.trace.gpu["process"].value_counts()
+    rows = one.trace.gpu["process"].value_counts(sort=False)
     operations = np.bincount(shown.process, minlength=len(one.calls.processes))
     operations_of = dict(zip(one.calls.processes.tolist(), operations.tolist(), strict=True))
     everyone = sorted({*one.calls.processes.tolist(), *rows.index.tolist(), *one.trace.process_names})

@@ -93,6 +93,9 @@ def sites_plot(analysis: Analysis) -> Plot | None:
         axes.set_yticks(range(len(sites)), [""] * len(sites) if number else names, fontsize=8)
         axes.set_title(title, fontsize=9, color=_TEXT, loc="left", pad=6)
         _duration_axis(axes, most)
+    explained = "Stall is not known, so only the time blocked is drawn."
+    if len(panels) > 1:
+        explained = "Each column has a scale of its own: a site can block the CPU for long and cost the GPU nothing."
     rows = tuple(
         (
             str(rank),
@@ -105,8 +108,7 @@ def sites_plot(analysis: Analysis) -> Plot | None:
     )
     return canvas.finish(
         title="Stall against blocked time, by site",
-        description=f"The {count(len(sites), 'worst site')} of {len(analysis.sites)} listed. The two columns have "
-        "scales of their own: a site can block the CPU for long and cost the GPU nothing.",
+        description=f"The {count(len(sites), 'worst site')} of {count(len(analysis.sites))} listed. {explained}",
         columns=("rank", "site", "stall", "blocked", "stall / blocked"),
         rows=rows,
     )

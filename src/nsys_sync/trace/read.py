@@ -374,10 +374,10 @@ def read_symbol_hits(file: SqliteFile, needles: Iterable[str]) -> tuple[pd.DataF
     return pd.DataFrame(hits), symbols
 
 
-def read_first_frames_outside_cuda(file: SqliteFile, chain_ids: IntArray) -> dict[int, str]:
+def read_first_frames_outside_cuda(file: SqliteFile, chain_ids: IntArray) -> pd.Series[str]:
     """Chain id → the innermost resolved symbol that is not in a CUDA library, for the chains that have one."""
     if not {s.CALLCHAINS, s.STRINGS} <= file.tables or not len(chain_ids):
-        return {}
+        return pd.Series([], index=np.empty(0, dtype=np.int64), dtype=object)
     modules = [i for i, name in file.rows(f"SELECT DISTINCT m.id, m.value FROM {s.STRINGS} m WHERE m.value LIKE '%.so%'")
                if re.search(r"/lib(cuda|cudart|cupti|nvrtc)[-.\w]*\.so", str(name))]
     excluded = ", ".join(str(i) for i in modules) or "NULL"
@@ -389,11 +389,8 @@ def read_first_frames_outside_cuda(file: SqliteFile, chain_ids: IntArray) -> dic
     )
     wanted = np.isin(rows["chain_id"], chain_ids)
     names = _strings(file, pd.unique(rows["symbol_id"][wanted]).tolist())
-    return {
-        int(chain): names[int(symbol)]
-        for chain, symbol in zip(rows["chain_id"][wanted], rows["symbol_id"][wanted], strict=True)
-        if int(symbol) in names
-    }
+    found = pd.Series(rows["symbol_id"][wanted], index=rows["chain_id"][wanted]).map(names).dropna()
+    return found.astype(object)
 
 
 def _strings(file: SqliteFile, ids: list[int]) -> dict[int, str]:
@@ -469,10 +466,12 @@ class _CudaDevices:
 
     def physical(self, process: IntArray, device_id: IntArray) -> IntArray:
         """The GPU id for each row; the device number itself where the export does not say."""
-        codes, keys = pd.factorize(pd.MultiIndex.from_arrays([process, device_id])) if len(process) else ([], [])
+        process_codes, processes = pd.factorize(process)
+        device_codes, devices = pd.factorize(device_id)
+        codes, pairs = pd.factorize(process_codes * max(len(devices), 1) + device_codes)
         mapped = []
-        for own_process, device in keys:
-            pid = int(own_process) & 0xFFFFFF
+        for pair in pairs:
+            pid, device = int(processes[pair // len(devices)]) & 0xFFFFFF, devices[pair % len(devices)]
             gpu = self._gpu_of.get((pid, int(device)))
             if gpu is None:
                 gpu = int(device)

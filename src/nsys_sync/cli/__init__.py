@@ -1,0 +1,1 @@
+"""The commands, one a file. Only `main` turns errors into exit statuses."""

@@ -1,0 +1,65 @@
+"""The `nsys-sync` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from nsys_sync import __version__
+from nsys_sync.cli import demo, report
+from nsys_sync.errors import NsysSyncError
+
+app = typer.Typer(
+    name="nsys-sync",
+    help="Which lines of a GPU program make the CPU wait for the GPU, what each costs, and where the GPU's time went.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("report")(report.report)
+app.command("demo")(demo.demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"nsys-sync {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point: exit status 0 done, 1 failed, 2 wrong usage."""
+    try:
+        app()
+    except NsysSyncError as error:
+        _complain(str(error))
+        sys.exit(error.exit_status)
+    except MemoryError:
+        _complain("not enough memory for this trace. Use a machine with more, or export a shorter part of the trace")
+        sys.exit(1)
+    except BrokenPipeError:
+        # The reader (`| head`) has what it wanted. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _complain(message: str) -> None:
+    from nsys_sync.render.text import plain
+
+    print(f"nsys-sync: error: {plain(message)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Where reports go: which formats, which files, and writing them whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsys_sync.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from nsys_sync.model import Analysis
+
+WIDTH_WITHOUT_TERMINAL = 100
+SITES_IN_TERMINAL = 20
+
+
+class Format(str, Enum):
+    """Values of `--format`."""
+
+    terminal = "terminal"
+    html = "html"
+    json = "json"
+    csv = "csv"
+    parquet = "parquet"
+
+
+@dataclass(frozen=True)
+class Output:
+    """One report to make. `path` None is standard output."""
+
+    format: Format
+    path: Path | None
+
+
+def plan(
+    formats: Sequence[Format], output: str | None, stem: str, inputs: Sequence[Path], *, per_operation: bool
+) -> list[Output]:
+    """Which reports go where. Raises UsageError for a combination that makes no sense."""
+    chosen = list(dict.fromkeys(formats))
+    to_file = Path(output) if output not in (None, "-") else None
+    is_folder = to_file is not None and (to_file.is_dir() or str(output).endswith(os.sep))
+    if not chosen:
+        by_suffix = Format.html
+        if to_file is not None and not is_folder:
+            known = {f".{one.value}": one for one in Format if one is not Format.terminal}
+            if to_file.suffix not in known:
+                raise UsageError(
+                    f"-o {output}: no format has this ending. Use one of {', '.join(known)}, or give --format"
+                )
+            by_suffix = known[to_file.suffix]
+        chosen = [Format.terminal] if output == "-" else [Format.terminal, by_suffix]
+    files = [one for one in chosen if one is not Format.terminal]
+    if per_operation and not {Format.csv, Format.parquet} & set(files):
+        raise UsageError("--operations needs --format csv or --format parquet: only they can hold a row an operation")
+    if output == "-":
+        if len(chosen) > 1:
+            raise UsageError(f"-o - can take one format, not {len(chosen)}")
+        return [Output(chosen[0], None)]
+    if to_file is not None and not is_folder and len(files or chosen) > 1:
+        raise UsageError(f"-o {output}: one file cannot hold {len(files)} formats. Name a folder that exists")
+    planned = []
+    for one in chosen:
+        part = ".operations" if per_operation and one in (Format.csv, Format.parquet) else ""
+        name = f"{stem}.sync{part}.{'txt' if one is Format.terminal else one.value}"
+        if one is Format.terminal and (files or to_file is None):
+            path = None
+        elif to_file is None:
+            path = Path(name)
+        else:
+            path = to_file / name if is_folder else to_file
+        if path is not None and any(_same_file(path, given) for given in inputs):
+            raise UsageError(f"-o {output}: would overwrite the trace itself. Name another file")
+        planned.append(Output(one, path))
+    return planned
+
+
+def write(analysis: Analysis, outputs: Sequence[Output], *, top: int | None, per_operation: bool) -> None:
+    """Makes every report before it writes the first file. Raises OutputError, leaving no half-written file."""
+    made = [(one, _rendered(analysis, one, top, per_operation)) for one in outputs]
+    for one, content in made:
+        if one.path is not None:
+            _replace(one.path, content)
+    for one, content in made:
+        if one.path is None:
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+    for one, _ in made:
+        if one.path is not None:
+            print(f"Wrote {one.path}", file=sys.stderr)
+
+
+def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation: bool) -> bytes:
+    # Each renderer is imported only where it is used: matplotlib alone costs more than reading a small trace.
+    if output.format is Format.terminal:
+        from nsys_sync.render.terminal import render_terminal
+
+        to_terminal = output.path is None and sys.stdout.isatty()
+        width = shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns if to_terminal else WIDTH_WITHOUT_TERMINAL
+        color = to_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        text = render_terminal(analysis, width=width, color=color, top=top or SITES_IN_TERMINAL)
+        encoding = (sys.stdout.encoding or "utf-8") if output.path is None else "utf-8"
+        return text.encode(encoding, "replace")
+    if output.format is Format.html:
+        from nsys_sync.render.html import render_html
+
+        return render_html(analysis).encode("utf-8", "replace")
+    if output.format is Format.json:
+        from nsys_sync.render.json_report import render_json
+
+        return render_json(analysis).encode("utf-8", "replace")
+    from nsys_sync.render.tables import sites_table, to_csv_bytes, to_parquet_bytes
+
+    table = analysis.operations if per_operation else sites_table(analysis)
+    return to_csv_bytes(table) if output.format is Format.csv else to_parquet_bytes(table)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary: str | None = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # noqa: PTH101 (mkstemp makes files for the owner alone)
+        os.replace(temporary, path)  # noqa: PTH105
+        temporary = None
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror}). Name another place with -o, or - for standard output"
+        ) from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _same_file(a: Path, b: Path) -> bool:
+    return a.exists() and b.exists() and a.samefile(b)

@@ -1,0 +1,33 @@
+"""Real captures, unpacked once a session."""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nsys_sync.nsys.json_backtraces import add_python_backtraces
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+Capture = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
+    """`capture("procs.schema-3.7.2")` → its unpacked SQLite file. Python backtraces that nsys left out are added."""
+    folder = tmp_path_factory.mktemp("captures")
+
+    def unpack(name: str) -> Path:
+        path = folder / f"{name}.sqlite"
+        if not path.exists():
+            path.write_bytes(lzma.decompress((FIXTURES / f"{name}.sqlite.xz").read_bytes()))
+            lines = FIXTURES / f"{name}.python.json.xz"
+            if lines.exists():
+                with lzma.open(lines, "rt", encoding="utf-8") as file:
+                    add_python_backtraces(path, file)
+        return path
+
+    return unpack
