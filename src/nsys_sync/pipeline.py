@@ -24,7 +24,6 @@ from nsys_sync.errors import TraceError, UsageError
 from nsys_sync.trace.read import (
     read_first_frames_outside_cuda,
     read_native_stacks,
-    read_symbol_hits,
     read_trace,
 )
 from nsys_sync.trace.sqlite_file import SqliteFile
@@ -108,7 +107,7 @@ def _attribute(
     user_code: Sequence[str],
     library_code: Sequence[str],
 ) -> Attributed:
-    trace = replace(read_trace(file), name=name)
+    trace = replace(read_trace(file, NEEDLES), name=name)
     calls = outermost_calls(trace)
     operations, is_sync_call = sync_operations(trace, calls)
     accounts = account(trace, calls, operations, is_sync_call)
@@ -157,7 +156,7 @@ def _attribute(
         step_pattern=pattern,
         python=python,
         chain_id=chain_id,
-        operation_names=classify_chains(*read_symbol_hits(file, NEEDLES)),
+        operation_names=classify_chains(trace.native.frames, trace.native.symbols),
         native_labels=read_first_frames_outside_cuda(file, chain_id[(python.event < 0) & (chain_id >= 0)]),
         pid=pid,
         device=device,

@@ -54,7 +54,7 @@ def outermost_calls(trace: Trace) -> Calls:
     start, end = api["start_ns"].to_numpy(), api["end_ns"].to_numpy()
     end = np.maximum(start, end)
     no_chain = api["callchain_id"].to_numpy() < 0
-    order = np.lexsort((no_chain, -end, start, codes))
+    order = _outer_first(codes, start, end, no_chain)
     start, end, thread = start[order], end[order], codes[order].astype(np.int64)
     outermost = _is_outermost(start, end, thread, len(tids))
     call_of_row = np.cumsum(outermost) - 1
@@ -90,6 +90,19 @@ def outermost_calls(trace: Trace) -> Calls:
         loading_end=end[loading],
         loading_process=process[loading],
     )
+
+
+def _outer_first(thread: IntArray, start: IntArray, end: IntArray, no_chain: BoolArray) -> IntArray:
+    """Order by thread and start; of rows that start together the longer first, then the one with a callchain."""
+    # Rows come nearly sorted by start, so two stable sorts and a repair of the few ties beat one sort by four keys.
+    order = np.argsort(start, kind="stable")
+    order = order[np.argsort(thread[order].astype(np.int16 if thread.max(initial=0) < 2**15 else np.int64), kind="stable")]
+    tied = (start[order[1:]] == start[order[:-1]]) & (thread[order[1:]] == thread[order[:-1]])
+    if tied.any():
+        at = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
+        rows = order[at]
+        order[at] = rows[np.lexsort((no_chain[rows], -end[rows], start[rows], thread[rows]))]
+    return order
 
 
 def _is_outermost(start: IntArray, end: IntArray, thread: IntArray, threads: int) -> BoolArray:

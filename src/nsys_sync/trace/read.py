@@ -21,26 +21,32 @@ from nsys_sync.trace.sqlite_file import SqliteFile, export_command
 from nsys_sync.trace.tables import NEVER_ENDED, IntArray, Metadata, NativeStacks, PythonEvents, Trace
 
 STRINGS_PER_QUERY = 500
+READERS = 2
 HOW_TO_CAPTURE_STACKS = (
     "capture with nsys profile --sample=process-tree --cudabacktrace=sync:0 --python-backtrace=cuda "
     "--python-sampling=true"
 )
 
 
-def read_trace(file: SqliteFile) -> Trace:
-    """Raises TraceError when the database is no nsys export, or holds no CUDA events."""
+def read_trace(file: SqliteFile, native_needles: Iterable[str]) -> Trace:
+    """`native_needles`: the native frames to read are those whose symbol contains one of these.
+
+    Raises TraceError when the database is no nsys export, or holds no CUDA events."""
     _refuse_what_cannot_be_analysed(file)
-    # Two readers: the API rows cost as much as everything else together, and SQLite releases the GIL.
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        api_future = pool.submit(_read_api, file)
-        metadata = _read_metadata(file)
-        devices = _CudaDevices(file)
-        gpu, copies = _read_gpu(file, devices)
-        stream_syncs = _read_stream_syncs(file)
-        nvtx = _read_nvtx(file)
-        overhead = _read_overhead(file)
-        python = _read_python(file)
-        api, api_names = api_future.result()
+    devices = _CudaDevices(file)
+    # SQLite and the Arrow reader release the GIL. The API rows cost as much as everything else together.
+    with ThreadPoolExecutor(max_workers=READERS) as pool:
+        api_rows = pool.submit(_read_api, file)
+        gpu_rows = pool.submit(_read_gpu, file, devices)
+        symbols = pool.submit(_read_symbol_frames, file, native_needles)
+        python_events = pool.submit(_read_python, file)
+        nvtx_ranges = pool.submit(_read_nvtx, file)
+        stream_sync_rows = pool.submit(_read_stream_syncs, file)
+        overhead_rows = pool.submit(_read_overhead, file)
+    api, api_names = api_rows.result()
+    gpu, copies = gpu_rows.result()
+    python = python_events.result()
+    metadata = _read_metadata(file)
     if not len(gpu):
         raise TraceError(
             f"{file.path}: has CUDA calls but no GPU activity (kernels, copies, memsets), so GPU idle time is not "
@@ -54,11 +60,11 @@ def read_trace(file: SqliteFile) -> Trace:
         api_names=api_names,
         gpu=gpu,
         copies=copies,
-        stream_syncs=stream_syncs,
-        nvtx=nvtx,
-        overhead=overhead,
+        stream_syncs=stream_sync_rows.result(),
+        nvtx=nvtx_ranges.result(),
+        overhead=overhead_rows.result(),
         python=python,
-        native=_native_stacks(file, api),
+        native=_native_stacks(file, api, *symbols.result()),
         process_names=_read_process_names(file),
         thread_names=_read_thread_names(file),
         device_names=devices.names,
@@ -326,19 +332,24 @@ def _no_python_events(reason: str) -> PythonEvents:
     return PythonEvents(none, none, none.astype(bool), none, none, none, none, none, (), (), reason)
 
 
-def _native_stacks(file: SqliteFile, api: pd.DataFrame) -> NativeStacks:
+def _native_stacks(
+    file: SqliteFile, api: pd.DataFrame, frames: pd.DataFrame, symbols: Mapping[int, str]
+) -> NativeStacks:
     """Up to schema 3.9.0 the API rows' ids run 0…N-1 and the callchains' 1…N; later both start at 0."""
     if s.CALLCHAINS not in file.tables:
-        return NativeStacks(None, "no native callchains were collected; " + HOW_TO_CAPTURE_STACKS)
-    first, last = file.rows(f"SELECT min(id), max(id) FROM {s.CALLCHAINS}")[0]
+        return NativeStacks(None, "no native callchains were collected; " + HOW_TO_CAPTURE_STACKS, frames, symbols)
+    first = file.rows(f"SELECT min(id) FROM {s.CALLCHAINS}")[0][0]  # two queries: SQLite's index serves one end each
+    last = file.rows(f"SELECT max(id) FROM {s.CALLCHAINS}")[0][0]
     asked = api["callchain_id"].to_numpy()
     asked = asked[asked >= 0]
     if first is None or not len(asked):
-        return NativeStacks(None, "no native callchains were collected; " + HOW_TO_CAPTURE_STACKS)
+        return NativeStacks(None, "no native callchains were collected; " + HOW_TO_CAPTURE_STACKS, frames, symbols)
     shift = int(first - asked.min())
     if shift not in (0, 1) or last - asked.max() != shift:
-        return NativeStacks(None, "the native callchains cannot be matched to their calls with certainty")
-    return NativeStacks(shift, None)
+        return NativeStacks(
+            None, "the native callchains cannot be matched to their calls with certainty", frames, symbols
+        )
+    return NativeStacks(shift, None, frames, symbols)
 
 
 def read_native_stacks(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, tuple[tuple[str, str], ...]]:
@@ -357,7 +368,7 @@ def read_native_stacks(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, 
     return result
 
 
-def read_symbol_hits(file: SqliteFile, needles: Iterable[str]) -> tuple[pd.DataFrame, Mapping[int, str]]:
+def _read_symbol_frames(file: SqliteFile, needles: Iterable[str]) -> tuple[pd.DataFrame, Mapping[int, str]]:
     """Frames of callchains whose symbol contains one of `needles`: chain_id, symbol_id, depth; and the symbols' names."""
     empty = pd.DataFrame({name: np.empty(0, dtype=np.int64) for name in ("chain_id", "symbol_id", "depth")})
     if not {s.CALLCHAINS, s.STRINGS} <= file.tables:

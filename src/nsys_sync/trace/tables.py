@@ -55,10 +55,15 @@ class PythonEvents:
 class NativeStacks:
     """How API rows find their native callchains: `shift` is added to a row's callchain id. None: not at all, and
     `refused` says why.
+
+    `frames` has chain_id, symbol_id and depth (0 is innermost) of the frames with a symbol that was asked for, and
+    `symbols` their names.
     """
 
     shift: int | None
     refused: str | None
+    frames: pd.DataFrame
+    symbols: Mapping[int, str]
 
 
 @dataclass(frozen=True)
