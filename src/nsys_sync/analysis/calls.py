@@ -55,40 +55,37 @@ def outermost_calls(trace: Trace) -> Calls:
     end = np.maximum(start, end)
     no_chain = api["callchain_id"].to_numpy() < 0
     order = _outer_first(codes, start, end, no_chain)
-    start, end, thread = start[order], end[order], codes[order].astype(np.int64)
-    outermost = _is_outermost(start, end, thread, len(tids))
-    call_of_row = np.cumsum(outermost) - 1
+    outermost = _is_outermost(start[order], end[order], codes[order], len(tids))
+    row = order[outermost]
+    call_of_row = np.empty(len(order), dtype=np.int64)
+    call_of_row[order] = np.cumsum(outermost) - 1
 
-    classes = np.array([classify(name) for name in trace.api_names], dtype=np.int64)
-    name = api["name"].to_numpy()[order].astype(np.int64)
-    api_class = classes[name]
-    correlation_id = api["correlation_id"].to_numpy()[order]
+    name, correlation_id = api["name"].to_numpy(), api["correlation_id"].to_numpy()
+    class_of_name = np.array([classify(name) for name in trace.api_names], dtype=np.int64)
+    launches_by_name = ~np.isin(class_of_name, NEVER_LAUNCH)
     processes = np.unique(tids >> 24)
-    process = np.searchsorted(processes, tids >> 24)[thread]
-    loading = api_class == ApiClass.LOADING
-
-    may_launch = ~np.isin(api_class, NEVER_LAUNCH) & (correlation_id >= 0)
-    row = _earliest_row(
-        trace, processes, process[may_launch], correlation_id[may_launch], start[may_launch]
+    process_of_thread = np.searchsorted(processes, tids >> 24)
+    may_launch = np.flatnonzero(launches_by_name[name] & (correlation_id >= 0))
+    launcher = _earliest_row(
+        trace, processes, process_of_thread[codes[may_launch]], correlation_id[may_launch], start[may_launch]
     )
-    launched_by = np.where(row >= 0, call_of_row[may_launch][row], -1) if may_launch.any() else row
-    keep = np.flatnonzero(outermost)
+    loading = np.flatnonzero((class_of_name == ApiClass.LOADING)[name])
     return Calls(
-        start=start[keep],
-        end=end[keep],
-        thread=thread[keep],
-        process=process[keep],
-        name=name[keep],
-        api_class=api_class[keep],
-        correlation_id=correlation_id[keep],
-        callchain_id=api["callchain_id"].to_numpy()[order][keep],
-        unfinished=api["unfinished"].to_numpy()[order][keep],
+        start=start[row],
+        end=end[row],
+        thread=codes[row],
+        process=process_of_thread[codes[row]],
+        name=name[row],
+        api_class=class_of_name[name[row]],
+        correlation_id=correlation_id[row],
+        callchain_id=api["callchain_id"].to_numpy()[row],
+        unfinished=api["unfinished"].to_numpy()[row],
         global_tids=tids,
         processes=processes,
-        launched_by=launched_by,
+        launched_by=np.where(launcher >= 0, call_of_row[may_launch[launcher]], -1) if len(may_launch) else launcher,
         loading_start=start[loading],
         loading_end=end[loading],
-        loading_process=process[loading],
+        loading_process=process_of_thread[codes[loading]],
     )
 
 

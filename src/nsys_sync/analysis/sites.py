@@ -136,11 +136,12 @@ class _Operations:
         self.bounds: IntArray = np.zeros(1, dtype=np.int64)
 
     def rank_order(self, sites: int) -> IntArray:
-        """Site codes, worst first: stall outside start-up, then all stall, then blocked time."""
-        loop = _sum_by(self.site, self.stall - self.startup_stall, sites)
-        return np.lexsort(
-            (-_sum_by(self.site, self.blocked, sites), -_sum_by(self.site, self.stall, sites), -loop)
-        )
+        """Site codes, worst first: stall outside start-up, then all stall, then blocked time. No stall ranks as 0."""
+        known = np.ones(sites, dtype=np.int64)
+        known[self.site[~self.known]] = 0
+        loop = _sum_by(self.site, self.stall - self.startup_stall, sites) * known
+        stall = _sum_by(self.site, self.stall, sites) * known
+        return np.lexsort((-_sum_by(self.site, self.blocked, sites), -stall, -loop))
 
     def sort(self) -> None:
         order = np.argsort(self.site, kind="stable")

@@ -12,7 +12,7 @@ from nsys_sync import model
 from nsys_sync.analysis.accounting import DeviceAccount, graph_launches_without_gpu_work
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.classification import PRINTING
-from nsys_sync.analysis.intervals import IntArray, Intervals, distinct, intersect, subtract, union
+from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, distinct, intersect, subtract, union
 from nsys_sync.analysis.locate import NATIVE, NVTX, THREAD, PythonLocations, innermost_range
 from nsys_sync.analysis.operations import Operations
 from nsys_sync.analysis.phases import Selection, StartupEnd, families, startup_by_process, user_ranges
@@ -362,10 +362,8 @@ def _timeline(one: Attributed, account: DeviceAccount, shown: TraceOperations, r
     def per_bin(intervals: Intervals) -> tuple[int, ...]:
         return tuple(np.diff(intervals.before(edges)).tolist())
 
-    unknown = intersect(account.unknown, account.time.gaps)[0] if refused else Intervals(edges[:0], edges[:0])
-
     def known(intervals: Intervals) -> Intervals:
-        return subtract(intervals, unknown)[0]
+        return EMPTY if refused else intervals
 
     uses = np.isin(one.calls.processes[shown.process], account.time.process_ids)
     return model.Timeline(
@@ -376,7 +374,7 @@ def _timeline(one: Attributed, account: DeviceAccount, shown: TraceOperations, r
         host_bound_ns=per_bin(known(account.host_bound)),
         device_side_ns=per_bin(known(account.device_side)),
         profiler_ns=per_bin(known(account.profiler)),
-        unknown_ns=per_bin(unknown),
+        unknown_ns=per_bin(account.time.gaps if refused else EMPTY),
         blocked_ns=per_bin(union(shown.start[uses], shown.end[uses])),
     )
 

@@ -102,7 +102,7 @@ def _concat(parts: list[pd.DataFrame], columns: Iterable[str]) -> pd.DataFrame:
         return parts[0]
     if not parts:
         return pd.DataFrame({column: np.empty(0, dtype=np.int64) for column in columns})
-    return pd.concat(parts, ignore_index=True, copy=False)
+    return pd.concat(parts, ignore_index=True)
 
 
 def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:

@@ -14,14 +14,14 @@ import adbc_driver_manager
 import adbc_driver_sqlite.dbapi
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nsys_sync.errors import TraceError
 from nsys_sync.trace.tables import IntArray
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 HOW_TO_EXPORT = "nsys export --type sqlite --include-blobs=true --output {stem}.sqlite {name}"
-ROWS_PER_BATCH = 65536
+ROWS_PER_BATCH = 1 << 24
+"""Most tables fit one batch, and columns of one batch need not be copied together."""
 
 
 class SqliteFile:
@@ -92,7 +92,7 @@ class SqliteFile:
             return np.empty(0, dtype=np.int64)
         if not pa.types.is_int64(column.type) or column.null_count:
             raise self.error(f"column {name} of table {table} holds something other than whole numbers")
-        return np.asarray(pc.cast(column, pa.int64()).combine_chunks().to_numpy(zero_copy_only=False), dtype=np.int64)
+        return np.asarray(column.to_numpy(), dtype=np.int64)
 
     def error(self, what: str) -> TraceError:
         return TraceError(f"{self.path}: {what}. Export the trace again: {export_command(self.path)}")
