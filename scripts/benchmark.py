@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import lzma
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -64,7 +63,9 @@ def grow(target: Path, rows: int) -> int:
             "end": high - low + 1_000_000,
             "correlationId": 1
             + connection.execute("SELECT max(correlationId) FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchone()[0],
-            "callchainId": (chains := connection.execute("SELECT count(DISTINCT id) FROM CUDA_CALLCHAINS").fetchone()[0]),
+            "callchainId": (
+                chains := connection.execute("SELECT count(DISTINCT id) FROM CUDA_CALLCHAINS").fetchone()[0]
+            ),
             "id": chains,
         }
         for table in (*GROWN, BACKTRACE_TABLE):
@@ -110,7 +111,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, action="append", help="default: 1500000 and 15000000")
     parser.add_argument("--nsys", default=shutil.which("nsys"), help="compare with this nsys; default: the one on PATH")
-    parser.add_argument("--folder", type=Path, help="where to put the grown traces (up to 3 GB); default: a temporary one")
+    parser.add_argument(
+        "--folder", type=Path, help="where to put the grown traces (up to 3 GB); default: a temporary one"
+    )
     parser.add_argument("--repeat", type=int, default=5)
     options = parser.parse_args()
     reports: list[tuple[int, float]] = []
@@ -119,7 +122,7 @@ def main() -> None:
         for wanted in options.rows or [1_500_000, 15_000_000]:
             trace = folder / "trace.sqlite"
             rows = grow(trace, wanted)
-            size = os.stat(trace).st_size / 1e6
+            size = trace.stat().st_size / 1e6
             scans, times, memory = [], [], 0.0
             for _ in range(options.repeat):
                 scans.append(sqlite_seconds(trace))

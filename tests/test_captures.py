@@ -1,4 +1,4 @@
-"""Real captures: the figures of an independent reading of DESIGN.md, to the nanosecond, whatever the export's schema."""
+"""Real captures: the figures of an independent reading of DESIGN.md, to the nanosecond, for either schema."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
+from conftest import Capture
 
 import nsys_sync
-from conftest import Capture
 from nsys_sync.model import Analysis, Site
 
 OLD, NEW = "schema-3.7.2", "schema-3.20.3"
@@ -92,9 +92,7 @@ def test_graphs_without_gpu_rows_are_refused_an_idle_figure(capture: Capture) ->
 
 @pytest.mark.parametrize("name", [*FIGURES, *OWN])
 def test_both_schemas_give_the_same_sites_and_nanoseconds(capture: Capture, name: str) -> None:
-    assert summary(nsys_sync.analyze(capture(f"{name}.{OLD}"))) == summary(
-        nsys_sync.analyze(capture(f"{name}.{NEW}"))
-    )
+    assert summary(nsys_sync.analyze(capture(f"{name}.{OLD}"))) == summary(nsys_sync.analyze(capture(f"{name}.{NEW}")))
 
 
 @pytest.mark.parametrize("name", [*FIGURES, *OWN, "two_gpus_visible"])

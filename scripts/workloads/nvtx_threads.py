@@ -5,6 +5,7 @@ step; `evaluator` opens "eval" every time, around the same "forward", and "block
 range (start/end, not push/pop) spans both threads, and one mark has no length. Both threads warm up twice:
 before the capture, and in it before their first range. They read their batches outside every range.
 """
+
 import threading
 import time
 

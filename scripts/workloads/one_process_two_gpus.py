@@ -2,6 +2,7 @@
 
 The first half runs on cuda:0, its result goes to cuda:1 by a copy between the GPUs, and the second half
 runs there; whichever GPU the host waits for, the other has nothing queued."""
+
 import time
 
 import torch

@@ -3,6 +3,7 @@
 `two_gpus.py`: both see both GPUs, process 0 uses cuda:0 and process 1 cuda:1.
 `two_gpus.py visible`: each is started with CUDA_VISIBLE_DEVICES=rank, so that both call their GPU cuda:0.
 """
+
 import os
 import sys
 import time

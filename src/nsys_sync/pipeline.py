@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from nsys_sync.analysis.locate import locate_in_python
 from nsys_sync.analysis.operations import sync_operations
 from nsys_sync.analysis.operations_table import operations_table
 from nsys_sync.analysis.phases import find_steps, select, startup_ends
-from nsys_sync.analysis.sites import RankedSites, rank_sites
+from nsys_sync.analysis.sites import rank_sites
 from nsys_sync.analysis.stacks import with_stacks
 from nsys_sync.analysis.summary import PID_MASK, Attributed, trace_operations, trace_report
 from nsys_sync.analysis.user_code import is_user_code
@@ -57,27 +58,27 @@ def analyze(
         raise UsageError("--skip-first needs --nvtx: it says how many of those ranges to leave out")
     if skip_first < 0 or min_stall_ns < 0 or (top is not None and top < 1):
         raise UsageError("--skip-first and --min-stall must not be negative, and --top must be at least 1")
-    files: list[SqliteFile] = []
-    try:
-        for path in paths:
-            files.append(SqliteFile(Path(path)))
+    with ExitStack() as opened:
+        files = [opened.enter_context(closing(SqliteFile(Path(path)))) for path in paths]
         attributed = [
             _attribute(file, name, time_range, nvtx, skip_first, pid, device, user_code, library_code)
             for file, name in zip(files, _distinct_names([Path(path) for path in paths]), strict=True)
         ]
         operations = [trace_operations(one) for one in attributed]
-        reports_window = sum(_window_ns(one) for one in attributed)
-        ranked = rank_sites(operations, reports_window)
+        window_ns = sum(_window_ns(one) for one in attributed)
+        ranked = rank_sites(operations, window_ns)
         reports = [
             trace_report(one, shown, codes)
             for one, shown, codes in zip(attributed, operations, ranked.site_of_operation, strict=True)
         ]
         sites, frames, native_frames = with_stacks(
-            ranked, operations, attributed, lambda i, chains: read_native_stacks(files[i], chains), user_code, library_code
+            ranked,
+            operations,
+            attributed,
+            lambda i, chains: read_native_stacks(files[i], chains),
+            user_code,
+            library_code,
         )
-    finally:
-        for file in files:
-            file.close()
     table = operations_table(operations, ranked, attributed)
     stalls = [one.stall_ns for report in reports for one in report.devices]
     kept, omitted = _limited(sites, top, min_stall_ns)
@@ -86,7 +87,7 @@ def analyze(
         tool_version=__version__,
         selection=_selection_text(time_range, nvtx, skip_first, pid, device),
         traces=tuple(reports),
-        window_ns=reports_window,
+        window_ns=window_ns,
         stall_ns=None if any(stall is None for stall in stalls) else sum(stall or 0 for stall in stalls),
         sites=kept,
         omitted=omitted,
@@ -172,9 +173,7 @@ def _window_ns(one: Attributed) -> int:
 def _distinct_names(paths: Sequence[Path]) -> list[str]:
     """File names; traces of equal name get the folder in front."""
     names = [path.name for path in paths]
-    return [
-        f"{path.resolve().parent.name}/{path.name}" if names.count(path.name) > 1 else path.name for path in paths
-    ]
+    return [f"{path.resolve().parent.name}/{path.name}" if names.count(path.name) > 1 else path.name for path in paths]
 
 
 def _limited(
@@ -205,7 +204,9 @@ def _selection_text(
 ) -> str | None:
     parts = []
     if time_range is not None:
-        low, high = ("" if bound is None else f"{bound / 1e9:.9f}".rstrip("0").rstrip(".") + "s" for bound in time_range)
+        low, high = (
+            "" if bound is None else f"{bound / 1e9:.9f}".rstrip("0").rstrip(".") + "s" for bound in time_range
+        )
         parts.append(f"time range {low}:{high}")
     if nvtx is not None:
         parts.append(f"NVTX ranges {nvtx}" + (f", the first {skip_first} left out" if skip_first else ""))

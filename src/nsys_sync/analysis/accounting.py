@@ -40,14 +40,10 @@ class DeviceAccount:
 def account(trace: Trace, calls: Calls, operations: Operations, is_sync_call: BoolArray) -> list[DeviceAccount]:
     """One entry a device, in order of the device id."""
     unknown = _graphs_without_gpu_work(calls, operations)
-    return [
-        _account(device, calls, operations, unknown) for device in device_times(trace, calls, is_sync_call)
-    ]
+    return [_account(device, calls, operations, unknown) for device in device_times(trace, calls, is_sync_call)]
 
 
-def _account(
-    device: DeviceTime, calls: Calls, operations: Operations, unknown: dict[int, Intervals]
-) -> DeviceAccount:
+def _account(device: DeviceTime, calls: Calls, operations: Operations, unknown: dict[int, Intervals]) -> DeviceAccount:
     charges, host_bound = attribute(device, calls, operations)
     order = np.argsort(charges.start, kind="stable")
     not_late = ~device.host_late

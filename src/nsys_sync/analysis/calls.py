@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -93,7 +94,9 @@ def _outer_first(thread: IntArray, start: IntArray, end: IntArray, no_chain: Boo
     """Order by thread and start; of rows that start together the longer first, then the one with a callchain."""
     # Rows come nearly sorted by start, so two stable sorts and a repair of the few ties beat one sort by four keys.
     order = np.argsort(start, kind="stable")
-    order = order[np.argsort(thread[order].astype(np.int16 if thread.max(initial=0) < 2**15 else np.int64), kind="stable")]
+    order = order[
+        np.argsort(thread[order].astype(np.int16 if thread.max(initial=0) < 2**15 else np.int64), kind="stable")
+    ]
     tied = (start[order[1:]] == start[order[:-1]]) & (thread[order[1:]] == thread[order[:-1]])
     if tied.any():
         at = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
@@ -105,7 +108,7 @@ def _outer_first(thread: IntArray, start: IntArray, end: IntArray, no_chain: Boo
 def _is_outermost(start: IntArray, end: IntArray, thread: IntArray, threads: int) -> BoolArray:
     outermost = np.ones(len(start), dtype=bool)
     bounds = np.searchsorted(thread, np.arange(threads + 1))
-    for begin, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, stop in pairwise(bounds.tolist()):
         own_start, own_end = start[begin + 1 : stop], end[begin + 1 : stop]
         latest_end = np.maximum.accumulate(end[begin:stop])[:-1]
         inside = (own_start < latest_end) & (own_end <= latest_end)

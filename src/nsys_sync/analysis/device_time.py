@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from nsys_sync.analysis.calls import Calls
-from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, gaps_between, subtract, union
+from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, gaps_between, union
 from nsys_sync.trace.tables import BoolArray, Trace
 
 

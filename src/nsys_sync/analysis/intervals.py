@@ -86,7 +86,10 @@ def subtract(a: Intervals, b: Intervals) -> tuple[Intervals, IntArray]:
     """The pieces of `a` outside `b`, and for each its index in `a`."""
     if not len(a):
         return EMPTY, NONE
-    low, high = min(a.start[0], b.start[0] if len(b) else a.start[0]), max(a.end[-1], b.end[-1] if len(b) else a.end[-1])
+    low, high = (
+        min(a.start[0], b.start[0] if len(b) else a.start[0]),
+        max(a.end[-1], b.end[-1] if len(b) else a.end[-1]),
+    )
     start = np.concatenate(([low], b.end))
     end = np.concatenate((b.start, [high]))
     keep = end > start

@@ -87,7 +87,7 @@ def _copies_by_call(trace: Trace, calls: Calls) -> pd.DataFrame:
     pageable = (table["src_kind"] == PAGEABLE) | (table["dst_kind"] == PAGEABLE)
     table = table.assign(pageable=pageable).sort_values(["call", "gpu_start"], kind="stable")
     groups = table.groupby("call", sort=True)
-    first = groups.first()
+    first: pd.DataFrame = groups.first()
     first["pageable"] = groups["pageable"].any()
     at = first.index.to_numpy()
     may_block = (calls.api_class[at] == ApiClass.COPY_SYNC) | first["pageable"].to_numpy()
@@ -130,9 +130,7 @@ def _blocking_frees(trace: Trace, calls: Calls) -> BoolArray:
     return result
 
 
-def _copies_followed_by_their_synchronize(
-    trace: Trace, calls: Calls, copy: pd.DataFrame
-) -> tuple[IntArray, IntArray]:
+def _copies_followed_by_their_synchronize(trace: Trace, calls: Calls, copy: pd.DataFrame) -> tuple[IntArray, IntArray]:
     """(copy call, stream synchronize) pairs: same context and stream, the next call of the thread, queries aside."""
     asks_nothing = np.flatnonzero(calls.api_class != ApiClass.QUERY)
     first, second = asks_nothing[:-1], asks_nothing[1:]
@@ -157,7 +155,9 @@ def _copies_followed_by_their_synchronize(
         }
     )
     # Correlation ids can recur in a process, so the record must also lie inside the call.
-    joined = pairs_table[pairs_table["correlation_id"] >= 0].merge(trace.stream_syncs, on=["process", "correlation_id", "context_id", "stream_id"])
+    joined = pairs_table[pairs_table["correlation_id"] >= 0].merge(
+        trace.stream_syncs, on=["process", "correlation_id", "context_id", "stream_id"]
+    )
     inside = (joined["start_ns"].to_numpy() >= calls.start[joined["sync"]]) & (
         joined["end_ns"].to_numpy() <= calls.end[joined["sync"]]
     )

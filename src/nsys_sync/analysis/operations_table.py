@@ -17,10 +17,7 @@ def operations_table(
     traces: Sequence[TraceOperations], ranked: RankedSites, attributed: Sequence[Attributed]
 ) -> pa.Table:
     """Strings are dictionary-encoded. Stall and idle within are null where no idle figure could be given."""
-    tables = [
-        _one_trace(one, codes, ranked.sites)
-        for one, codes in zip(traces, ranked.site_of_operation, strict=True)
-    ]
+    tables = [_one_trace(one, codes, ranked.sites) for one, codes in zip(traces, ranked.site_of_operation, strict=True)]
     return pa.concat_tables(tables).unify_dictionaries()
 
 

@@ -59,18 +59,20 @@ def select(
     nvtx: str | None,
     skip_first: int,
 ) -> Selection:
-    """`hull` is the time from the first to the last GPU activity, which stands for bounds left open. Raises TraceError where the choice leaves nothing: no such NVTX range, or all skipped."""
+    """`hull` is the time from the first to the last GPU activity, which stands for bounds left open.
+
+    Raises TraceError where the choice leaves nothing: no such NVTX range, or all skipped."""
     windows = None
     if time_range is not None:
         low, high = (hull[i] if bound is None else bound for i, bound in enumerate(time_range))
         windows = Intervals(np.array([low]), np.array([max(low, high)]))
     if nvtx is None:
         return Selection(windows, None, None, 0)
-    names = trace.nvtx["name"].cat.categories if len(trace.nvtx) else []
-    matching = [name for name in names if name == nvtx or fnmatchcase(str(name), nvtx)]
+    names: list[str] = [str(name) for name in trace.nvtx["name"].cat.categories] if len(trace.nvtx) else []
+    matching = [name for name in names if name == nvtx or fnmatchcase(name, nvtx)]
     ranges = trace.nvtx[trace.nvtx["name"].isin(matching)] if matching else trace.nvtx.iloc[:0]
     if not len(ranges):
-        known = ", ".join(sorted({family(str(name)) for name in names})[:8]) or "none at all"
+        known = ", ".join(sorted({family(name) for name in names})[:8]) or "none at all"
         raise TraceError(f"{trace.name}: no NVTX range is named {nvtx!r}. Ranges in this trace: {known}")
     ranges = ranges.sort_values("start_ns", kind="stable")
     kept = ranges[ranges.groupby("global_tid").cumcount() >= skip_first]
@@ -102,7 +104,7 @@ def families(nvtx: pd.DataFrame) -> tuple[IntArray, tuple[str, ...]]:
     for code in used:
         members.setdefault(family(str(names[code])), []).append(int(code))
     family_of = np.full(len(names), -1, dtype=np.int64)
-    labels = []
+    labels: list[str] = []
     for label, own in members.items():
         family_of[own] = len(labels)
         labels.append(str(names[own[0]]) if len(own) == 1 else label)

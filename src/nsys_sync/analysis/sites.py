@@ -249,9 +249,7 @@ def _site(
         stack_omitted=False,
         stack_variants=len(np.unique(table.stack[own][table.stack[own] != 0])),
         examples=tuple(_example(table, own.start + int(i), names) for i in worst),
-        stall_quantiles_ns=tuple(
-            int(ordered_stall[_nearest_rank(int(q), len(ordered_stall))]) for q in QUANTILES
-        )
+        stall_quantiles_ns=tuple(int(ordered_stall[_nearest_rank(int(q), len(ordered_stall))]) for q in QUANTILES)
         if known and rank < SITES_WITH_QUANTILES
         else (),
     )
@@ -285,9 +283,7 @@ class _Names:
         return self._nvtx[code]
 
 
-def _nvtx_shares(
-    names: _Names, shares: Sequence[tuple[int, int, int, int, bool]]
-) -> tuple[model.NvtxShare, ...]:
+def _nvtx_shares(names: _Names, shares: Sequence[tuple[int, int, int, int, bool]]) -> tuple[model.NvtxShare, ...]:
     calls: dict[str, int] = {}
     for code, count, *_ in shares:
         calls[names.nvtx(code)] = calls.get(names.nvtx(code), 0) + count

@@ -61,7 +61,12 @@ def attribute(device: DeviceTime, calls: Calls, operations: Operations) -> tuple
     joined = {name: _joined(arrays) for name, arrays in parts.items()}
     eligibility = _Eligibility(device, calls, operations, joined["closing"])
     charges, unpaid_piece, unpaid_start = _walk_down(
-        joined["start"], joined["end"], joined["pointer"], joined["lowest"], eligibility, operations.end - operations.start
+        joined["start"],
+        joined["end"],
+        joined["pointer"],
+        joined["lowest"],
+        eligibility,
+        operations.end - operations.start,
     )
     order = np.argsort(unpaid_start, kind="stable")
     piece = unpaid_piece[order]
@@ -83,7 +88,9 @@ def _walk_down(
     while len(active):
         alive = np.maximum.accumulate(np.where(credit > 0, np.arange(len(credit)), -1))
         while True:
-            pointer = np.where(pointer >= lowest[active], alive[pointer], -1) if len(credit) else np.full_like(pointer, -1)
+            pointer = (
+                np.where(pointer >= lowest[active], alive[pointer], -1) if len(credit) else np.full_like(pointer, -1)
+            )
             pointer[pointer < lowest[active]] = -1
             pointer[(pointer >= 0) & ~eligibility.any_left(active, pointer)] = -1
             searching = np.flatnonzero(pointer >= 0)
@@ -176,4 +183,4 @@ class _Eligibility:
 def _cumulative_maximum(values: IntArray, group: IntArray) -> IntArray:
     """Running maximum within each run of equal `group` (sorted), for values below 2**40."""
     shifted = np.maximum.accumulate(values + (group << 40))
-    return shifted - (group << 40)
+    return np.asarray(shifted - (group << 40), dtype=np.int64)

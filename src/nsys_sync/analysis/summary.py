@@ -163,7 +163,9 @@ def _stack_hash(one: Attributed) -> IntArray:
         within = np.arange(count.sum()) - np.repeat(begins, count)
         frame = np.repeat(first, count) + within
         mixed = pd.util.hash_array(
-            python.frame_function[frame] * 1_000_003 + python.frame_file[frame] * 10_007 + python.frame_line[frame] * 101
+            python.frame_function[frame] * 1_000_003
+            + python.frame_file[frame] * 10_007
+            + python.frame_line[frame] * 101
             + within
         )
         result[event >= 0] = np.add.reduceat(mixed, begins).astype(np.int64)[inverse]
@@ -237,9 +239,7 @@ def _shared_where_unambiguous(operation: IntArray, group: IntArray) -> IntArray:
     return np.where(named, operation, agreed[group])
 
 
-def _other_label(
-    one: Attributed, how: int, code: int, native_names: Sequence[str], nvtx_names: Sequence[str]
-) -> str:
+def _other_label(one: Attributed, how: int, code: int, native_names: Sequence[str], nvtx_names: Sequence[str]) -> str:
     if how == NATIVE:
         return native_names[code][:LONGEST_LABEL]
     if how == NVTX:
@@ -330,9 +330,7 @@ def _device(
         stall_ns=unless_refused(stall.total_ns),
         host_bound_ns=unless_refused(host_bound.total_ns),
         device_side_ns=unless_refused(device_side.total_ns),
-        device_side_without_launch_ns=unless_refused(
-            int((device_side.end - device_side.start)[without_launch].sum())
-        ),
+        device_side_without_launch_ns=unless_refused(int((device_side.end - device_side.start)[without_launch].sum())),
         profiler_ns=unless_refused(one.clipped(account.profiler)[0].total_ns),
         outside_ns=outside,
         startup_stall_ns=unless_refused(in_startup(stall, account.stall_process[stall_index])),
@@ -493,7 +491,10 @@ def _coverage(one: Attributed, shown: TraceOperations, processes: Sequence[model
     return model.Coverage(
         operations=len(shown),
         located_by=tuple((HOW[code], int(count)) for code, count in enumerate(how) if count),
-        not_captured=(*trace.not_captured, *((f"native stacks: {trace.native.refused}",) if trace.native.refused else ())),
+        not_captured=(
+            *trace.not_captured,
+            *((f"native stacks: {trace.native.refused}",) if trace.native.refused else ()),
+        ),
         warnings=tuple(_warnings(one)),
         diagnostics=tuple(model.Diagnostic(severity, text) for severity, text in trace.diagnostics),
         processes_without_gpu_rows=tuple(process for process in processes if not process.gpu_rows),

@@ -102,7 +102,9 @@ def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation
         from nsys_sync.render.terminal import render_terminal
 
         to_terminal = output.path is None and sys.stdout.isatty()
-        width = shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns if to_terminal else WIDTH_WITHOUT_TERMINAL
+        width = (
+            shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns if to_terminal else WIDTH_WITHOUT_TERMINAL
+        )
         color = to_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
         text = render_terminal(analysis, width=width, color=color, top=top or SITES_IN_TERMINAL)
         encoding = (sys.stdout.encoding or "utf-8") if output.path is None else "utf-8"

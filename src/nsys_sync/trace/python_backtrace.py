@@ -31,7 +31,7 @@ KNOWN_FRAME = {"Function": FRAME_FUNCTION_OFFSET, "File": FRAME_FILE_OFFSET, "Li
 
 @dataclass(frozen=True)
 class DecodedBacktraces:
-    """Rows of the input that could be decoded: `row[i]` is event i's row; the rest as in PythonEvents, ids for strings."""
+    """What could be decoded: `row[i]` is event i's row in the input; the rest as in PythonEvents, with string ids."""
 
     row: IntArray
     is_sample: BoolArray
@@ -45,7 +45,9 @@ class DecodedBacktraces:
 def decode(payloads: pa.Array, *, wrapped: bool) -> DecodedBacktraces:
     """Decodes a binary Arrow array without NULLs. Payloads that are truncated or malformed are left out."""
     payloads = payloads.cast(pa.large_binary())
-    offsets = np.frombuffer(payloads.buffers()[1], dtype=np.int64)[payloads.offset : payloads.offset + len(payloads) + 1]
+    offsets = np.frombuffer(payloads.buffers()[1], dtype=np.int64)[
+        payloads.offset : payloads.offset + len(payloads) + 1
+    ]
     data = np.frombuffer(payloads.buffers()[2] or b"", dtype=np.uint8)
     row = np.arange(len(payloads), dtype=np.int64)
     begin, size = offsets[:-1], np.diff(offsets)

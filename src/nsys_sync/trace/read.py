@@ -7,12 +7,10 @@ import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nsys_sync.errors import TraceError
 from nsys_sync.trace import python_backtrace as backtrace
@@ -130,9 +128,7 @@ def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd
         if table not in file.tables:
             continue
         wanted = {**s.GPU_COLUMNS, **s.COPY_COLUMNS} if table == s.MEMCPY else s.GPU_COLUMNS
-        columns = file.integers(
-            table, s.expressions(file, table, wanted), s.only_rows_with(file, table, s.GPU_COLUMNS)
-        )
+        columns = file.integers(table, s.expressions(file, table, wanted), s.only_rows_with(file, table, s.GPU_COLUMNS))
         gpu = {name: columns[name] for name in s.GPU_COLUMNS}
         gpu["process"] = process_of(gpu.pop("global_pid"))
         parts.append(pd.DataFrame(gpu, copy=False))
@@ -156,9 +152,7 @@ def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd
 
 def _read_stream_syncs(file: SqliteFile) -> pd.DataFrame:
     if s.SYNCHRONIZATION not in file.tables:
-        return pd.DataFrame(
-            {name: np.empty(0, dtype=np.int64) for name in (*s.SYNCHRONIZATION_COLUMNS, "process")}
-        )
+        return pd.DataFrame({name: np.empty(0, dtype=np.int64) for name in (*s.SYNCHRONIZATION_COLUMNS, "process")})
     columns = file.integers(
         s.SYNCHRONIZATION,
         s.expressions(file, s.SYNCHRONIZATION, s.SYNCHRONIZATION_COLUMNS),
@@ -218,18 +212,20 @@ def _read_nvtx(file: SqliteFile) -> pd.DataFrame:
         return empty
     columns = {name: table.column(name).to_numpy() for name in ("start_ns", "end_ns", "global_tid", "domain_id")}
     names = table.column("name").combine_chunks().dictionary_encode()
+    name_index: pd.Index[str] = pd.Index(names.dictionary.to_pylist(), dtype=object)
     domains = _domain_names(file)
     keys = pd.MultiIndex.from_arrays([process_of(columns["global_tid"]), columns["domain_id"]])
     key_codes, unique_keys = pd.factorize(keys)
     domain_of_key = [domains.get((int(process), int(domain)), "") for process, domain in unique_keys]
     domain_codes, domain_names = pd.factorize(np.asarray(domain_of_key, dtype=object))
+    domain_index: pd.Index[str] = pd.Index(domain_names)
     return pd.DataFrame(
         {
             "start_ns": columns["start_ns"],
             "end_ns": np.maximum(columns["end_ns"], columns["start_ns"]),
             "global_tid": columns["global_tid"],
-            "name": pd.Categorical.from_codes(names.indices.to_numpy(), categories=names.dictionary.to_pylist()),
-            "domain": pd.Categorical.from_codes(domain_codes[key_codes], categories=list(domain_names)),
+            "name": pd.Categorical.from_codes(names.indices.to_numpy(), categories=name_index),
+            "domain": pd.Categorical.from_codes(domain_codes[key_codes], categories=domain_index),
             "is_push_pop": np.isin(table.column("event_type").to_numpy(), s.NVTX_PUSH_POP),
         }
     )
@@ -369,7 +365,7 @@ def read_native_stacks(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, 
 
 
 def _read_symbol_frames(file: SqliteFile, needles: Iterable[str]) -> tuple[pd.DataFrame, Mapping[int, str]]:
-    """Frames of callchains whose symbol contains one of `needles`: chain_id, symbol_id, depth; and the symbols' names."""
+    """Callchain frames whose symbol contains one of `needles`: chain_id, symbol_id, depth; and the symbols' names."""
     empty = pd.DataFrame({name: np.empty(0, dtype=np.int64) for name in ("chain_id", "symbol_id", "depth")})
     if not {s.CALLCHAINS, s.STRINGS} <= file.tables:
         return empty, {}
@@ -389,8 +385,11 @@ def read_first_frames_outside_cuda(file: SqliteFile, chain_ids: IntArray) -> pd.
     """Chain id → the innermost resolved symbol that is not in a CUDA library, for the chains that have one."""
     if not {s.CALLCHAINS, s.STRINGS} <= file.tables or not len(chain_ids):
         return pd.Series([], index=np.empty(0, dtype=np.int64), dtype=object)
-    modules = [i for i, name in file.rows(f"SELECT DISTINCT m.id, m.value FROM {s.STRINGS} m WHERE m.value LIKE '%.so%'")
-               if re.search(r"/lib(cuda|cudart|cupti|nvrtc)[-.\w]*\.so", str(name))]
+    modules = [
+        i
+        for i, name in file.rows(f"SELECT DISTINCT m.id, m.value FROM {s.STRINGS} m WHERE m.value LIKE '%.so%'")
+        if re.search(r"/lib(cuda|cudart|cupti|nvrtc)[-.\w]*\.so", str(name))
+    ]
     excluded = ", ".join(str(i) for i in modules) or "NULL"
     unresolved = "AND coalesce(unresolved, 0) = 0" if "unresolved" in file.columns(s.CALLCHAINS) else ""
     rows = file.integers(
@@ -507,9 +506,7 @@ def _read_diagnostics(file: SqliteFile) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _not_captured(
-    file: SqliteFile, metadata: Metadata, python: PythonEvents, devices: _CudaDevices
-) -> Iterable[str]:
+def _not_captured(file: SqliteFile, metadata: Metadata, python: PythonEvents, devices: _CudaDevices) -> Iterable[str]:
     if python.refused:
         yield f"Python stacks: {python.refused}"
     if s.NVTX not in file.tables:

@@ -45,9 +45,28 @@ NVTX_DOMAIN_CREATE = 75
 NVTX_PUSH_POP = (59, 70)
 NVTX_START_END = (60, 71)
 
-COPY_KINDS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+COPY_KINDS = {
+    1: "HtoD",
+    2: "DtoH",
+    3: "HtoA",
+    4: "AtoH",
+    5: "AtoA",
+    6: "AtoD",
+    7: "DtoA",
+    8: "DtoD",
+    9: "HtoH",
+    10: "PtoP",
+}
 """CUPTI's CUpti_ActivityMemcpyKind. Unified-memory migrations have numbers above 10."""
-MEMORY_KINDS = {0: "pageable", 1: "pinned", 2: "device", 3: "array", 4: "managed", 5: "device static", 6: "managed static"}
+MEMORY_KINDS = {
+    0: "pageable",
+    1: "pinned",
+    2: "device",
+    3: "array",
+    4: "managed",
+    5: "device static",
+    6: "managed static",
+}
 """As in the export's ENUM_CUDA_MEM_KIND (one less than CUPTI's own numbers)."""
 
 

@@ -20,7 +20,7 @@ from nsys_sync.trace.tables import IntArray
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 HOW_TO_EXPORT = "nsys export --type sqlite --include-blobs=true --output {stem}.sqlite {name}"
-ROWS_PER_BATCH = 1 << 24
+ROWS_PER_BATCH = 1 << 17
 """Most tables fit one batch, and columns of one batch need not be copied together."""
 
 
@@ -42,7 +42,9 @@ class SqliteFile:
             self._connection = sqlite3.connect(self.uri, uri=True, check_same_thread=False)
             tables = [
                 name
-                for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+                for (name,) in self._connection.execute(
+                    "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
+                )
             ]
             self._columns: Mapping[str, Mapping[str, bool]] = {
                 table: {

@@ -72,8 +72,9 @@ class Trace:
 
     api: start_ns, end_ns, global_tid, correlation_id (-1 none), name (index into api_names), callchain_id (-1 none),
         unfinished (bool): every runtime and driver row, also duplicated and nested ones, in no promised order
-    gpu: start_ns, end_ns, device_id, process, correlation_id (-1 none), unfinished (bool): kernels, copies, memsets, graphs
-    copies: gpu_row (index into gpu), context_id, stream_id, copy_kind, src_kind, dst_kind (indexes into the name tuples)
+    gpu: start_ns, end_ns, device_id, process, correlation_id (-1 none), unfinished (bool): kernels, copies, memsets
+        and graphs
+    copies: gpu_row (index into gpu), context_id, stream_id, copy_kind, src_kind, dst_kind (NVIDIA's numbers, -1 none)
     stream_syncs: start_ns, end_ns, process, correlation_id, context_id, stream_id
     nvtx: start_ns, end_ns, global_tid, name (str), domain (str), is_push_pop (bool)
     overhead: start_ns, end_ns, process
