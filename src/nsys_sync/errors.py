@@ -21,3 +21,7 @@ class TraceError(NsysSyncError):
 
 class OutputError(NsysSyncError):
     """A report could not be written."""
+
+
+class NsysError(NsysSyncError):
+    """nsys was not found, is too old for what was asked, or failed."""
