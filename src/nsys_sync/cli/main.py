@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nsys_sync import __version__
-from nsys_sync.cli import demo, report
+from nsys_sync.cli import demo, doctor, report
 from nsys_sync.errors import NsysSyncError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command("report")(report.report)
 app.command("demo")(demo.demo)
+app.command("doctor")(doctor.doctor)
 
 
 def _print_version(wanted: bool) -> None:
