@@ -22,6 +22,8 @@ from nsys_sync.analysis.stacks import with_stacks
 from nsys_sync.analysis.summary import PID_MASK, Attributed, trace_operations, trace_report
 from nsys_sync.analysis.user_code import is_user_code
 from nsys_sync.errors import TraceError, UsageError
+from nsys_sync.nsys.export import Progress, cached_export, is_report
+from nsys_sync.nsys.find import find_nsys
 from nsys_sync.trace.read import (
     read_first_frames_outside_cuda,
     read_native_stacks,
@@ -43,14 +45,19 @@ def analyze(
     min_stall_ns: int = 0,
     user_code: Sequence[str] = (),
     library_code: Sequence[str] = (),
+    progress: Progress = lambda step, percent: None,
 ) -> model.Analysis:
     """Ranked sync sites of one trace, or of several that are ranks of one run.
+
+    A trace is an SQLite export of nsys, or a report (`.nsys-rep`, `.qdrep`), which is exported first (and the export
+    kept, see `nsys_sync.nsys.export`); `progress` hears of that.
 
     `time_range` is (start, end) in ns since the session start, None for an open end; `nvtx` an NVTX range name or
     pattern (`step *`) whose ranges are selected, less the first `skip_first` of each thread. `pid` and `device`
     restrict what is shown, never what is attributed. `user_code` and `library_code` are globs on Python file paths.
 
-    Raises TraceError for a trace that cannot be read or holds nothing to analyse, UsageError for senseless arguments.
+    Raises TraceError for a trace that cannot be read or holds nothing to analyse, NsysError where a report cannot be
+    exported, UsageError for senseless arguments.
     """
     if not paths:
         raise UsageError("no trace given. Name one or more nsys SQLite exports")
@@ -59,7 +66,7 @@ def analyze(
     if skip_first < 0 or min_stall_ns < 0 or (top is not None and top < 1):
         raise UsageError("--skip-first and --min-stall must not be negative, and --top must be at least 1")
     with ExitStack() as opened:
-        files = [opened.enter_context(closing(SqliteFile(Path(path)))) for path in paths]
+        files = [opened.enter_context(closing(SqliteFile(_database(Path(path), progress)))) for path in paths]
         attributed = [
             _attribute(file, name, time_range, nvtx, skip_first, pid, device, user_code, library_code)
             for file, name in zip(files, _distinct_names([Path(path) for path in paths]), strict=True)
@@ -162,6 +169,10 @@ def _attribute(
         pid=pid,
         device=device,
     )
+
+
+def _database(path: Path, progress: Progress) -> Path:
+    return cached_export(path, find_nsys, progress) if is_report(path) else path
 
 
 def _window_ns(one: Attributed) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nsys_sync import __version__
-from nsys_sync.cli import demo, doctor, report
+from nsys_sync.cli import demo, doctor, export, profile, report
 from nsys_sync.errors import NsysSyncError
 
 app = typer.Typer(
@@ -20,7 +20,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+PROGRAM_OPTIONS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
+app.command("profile", cls=profile.EndsAtProgram, context_settings=PROGRAM_OPTIONS)(profile.profile)
 app.command("report")(report.report)
+app.command("export")(export.export)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 

@@ -9,13 +9,14 @@ import typer
 
 from nsys_sync.cli.durations import parse_duration, parse_range
 from nsys_sync.cli.outputs import Format, plan, write
+from nsys_sync.cli.progress import shown_progress
 
 
 def report(
     traces: Annotated[
         list[Path],
         typer.Argument(
-            metavar="TRACE...", help="SQLite exports of nsys (nsys export --type sqlite). Several are ranks of one run."
+            metavar="TRACE...", help="Reports of nsys, or SQLite exports of them. Several are ranks of one run."
         ),
     ],
     output: Annotated[
@@ -81,5 +82,6 @@ def report(
         min_stall_ns=least,
         user_code=user_code or (),
         library_code=library_code or (),
+        progress=shown_progress(),
     )
     write(analysis, outputs, top=top, per_operation=operations)

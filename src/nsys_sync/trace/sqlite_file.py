@@ -132,9 +132,6 @@ def _refuse_what_is_not_sqlite(path: Path) -> None:
             head = file.read(100)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror}). Check its permissions: ls -l {path}") from error
-    if path.suffix in {".nsys-rep", ".qdrep"}:
-        command = HOW_TO_EXPORT.format(stem=path.stem, name=path.name)
-        raise TraceError(f"{path}: is a report, and this version reads SQLite exports only. Export it first: {command}")
     if size == 0:
         raise TraceError(f"{path}: is empty (0 bytes). Export the trace again: {export_command(path)}")
     if not head.startswith(SQLITE_MAGIC):

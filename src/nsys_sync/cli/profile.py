@@ -1,0 +1,173 @@
+"""`nsys-sync profile`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+from typer.core import TyperCommand
+
+from nsys_sync.cli.durations import parse_duration
+from nsys_sync.cli.outputs import Format, plan, write
+from nsys_sync.cli.progress import shown_progress
+from nsys_sync.errors import NsysSyncError, UsageError
+
+if TYPE_CHECKING:
+    from nsys_sync.nsys.profile import Captured
+
+EXIT_INTERRUPTED = 130
+
+
+class EndsAtProgram(TyperCommand):
+    """Options end where the program begins: at its name, at `--`, or after `-m MODULE`, as in Python itself."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        takes_value = {
+            name for parameter in self.params if not getattr(parameter, "is_flag", True) for name in parameter.opts
+        }
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] != "--":
+            if args[at] == "-m" or (args[at].startswith("-m") and not args[at].startswith("--")):
+                at += 2 if args[at] == "-m" else 1
+                args = [*args[:at], "--", *args[at:]] if at <= len(args) else args
+                break
+            at += 2 if args[at] in takes_value else 1
+        return super().parse_args(ctx, args)
+
+
+def profile(
+    program: Annotated[
+        Optional[list[str]],  # noqa: UP045 (typer reads the annotation at run time, on Python 3.10 too)
+        typer.Argument(metavar="PROGRAM [ARGS]...", help="A Python file or a program, with its arguments."),
+    ] = None,
+    module: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("-m", metavar="MODULE", help="Run a Python module instead; what follows are its arguments."),
+    ] = None,
+    output: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--output", "-o", metavar="NAME", help="Name of the report; nsys's %p, %q{VAR}, %h, %n work."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the report if it exists.")] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Only capture.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the nsys command and do nothing.")] = False,
+    formats: Annotated[
+        Optional[list[Format]],  # noqa: UP045
+        typer.Option("--format", "-f", help="Of the sync report. Default: terminal and html."),
+    ] = None,
+    all_backtraces: Annotated[
+        bool,
+        typer.Option(
+            "--all-backtraces", help="Stacks for copies and frees too: for code with blocking CUDA calls of its own."
+        ),
+    ] = False,
+    backtrace_threshold: Annotated[
+        str, typer.Option("--backtrace-threshold", metavar="TIME", help="No stack for shorter syncs, such as 10us.")
+    ] = "0ns",
+    sampling_frequency: Annotated[
+        int, typer.Option("--sampling-frequency", metavar="HZ", min=1, max=2000, help="Python samples a second.")
+    ] = 1000,
+    capture_range: Annotated[
+        str,
+        typer.Option("--capture-range", metavar="RANGE", help="cudaProfilerApi, nvtx:NAME, nvtx:NAME@DOMAIN or none."),
+    ] = "none",
+    delay: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--delay", metavar="TIME", help="Start capturing after this time, such as 30s."),
+    ] = None,
+    duration: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--duration", metavar="TIME", help="Stop capturing after this time; the program goes on."),
+    ] = None,
+    graph_trace: Annotated[
+        str, typer.Option("--graph-trace", metavar="node|graph", help="CUDA graphs by node or as a whole.")
+    ] = "node",
+    nsys_arguments: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--nsys-arg", metavar="ARG", help="Passed to nsys, and wins over ours. Repeatable."),
+    ] = None,
+) -> None:
+    """Run a program under nsys, with a Python stack for every sync, and report.
+
+    Everything after the program's name belongs to the program. The exit status is the program's.
+    """
+    if graph_trace not in ("node", "graph"):
+        raise UsageError(f"--graph-trace {graph_trace}: must be node or graph")
+    from nsys_sync.nsys import profile as capturing
+    from nsys_sync.nsys.find import find_nsys
+
+    command = capturing.program_command(program or [], module)
+    options = capturing.CaptureOptions(
+        output=output or (module or Path((program or ["report"])[0]).stem).replace("%", "%%"),
+        force=force,
+        all_backtraces=all_backtraces,
+        backtrace_threshold_ns=parse_duration(backtrace_threshold, "--backtrace-threshold"),
+        sampling_hz=sampling_frequency,
+        capture_range=capture_range,
+        delay_s=parse_duration(delay, "--delay") / 1e9 if delay is not None else None,
+        duration_s=parse_duration(duration, "--duration") / 1e9 if duration is not None else None,
+        graph_trace=graph_trace,
+        nsys_arguments=tuple(nsys_arguments or ()),
+    )
+    nsys = find_nsys()
+    nsys_command, warnings = capturing.capture_command(nsys, options, command)
+    for warning in warnings:
+        _say(f"warning: {warning}")
+    if dry_run:
+        print(shlex.join(nsys_command))
+        return
+    wanted = capturing.report_path(options.output)
+    if wanted is not None and wanted.exists() and not force:
+        raise UsageError(f"{wanted}: exists. Name another report with -o, or replace it with --force")
+    captured = capturing.capture(nsys_command, command)
+    _explain(captured, capture_range)
+    if captured.report is not None:
+        _say(f"wrote {captured.report}")
+        if not no_report:
+            _report(captured.report, formats or [])
+    raise typer.Exit(captured.exit_status)
+
+
+def _report(report: Path, formats: list[Format]) -> None:
+    from nsys_sync.pipeline import analyze
+
+    try:
+        outputs = plan(formats, None, report.stem, [report], per_operation=False)
+        write(analyze(report, progress=shown_progress()), outputs, top=None, per_operation=False)
+    except NsysSyncError as error:
+        # The program ran and its report is there: its exit status stands, and what could not be said is said.
+        _say(f"no sync report: {error}")
+
+
+def _explain(captured: Captured, capture_range: str) -> None:
+    """Says what went wrong with the capture, judged by the report file: nsys's exit status proves nothing."""
+    from nsys_sync.nsys.profile import importer_damage, left_behind
+
+    for complaint in importer_damage(captured.messages)[:3]:
+        _say(
+            f"warning: nsys lost events while importing ({complaint}); the driver may be newer than nsys: use a newer one"
+        )
+    if captured.report is not None:
+        return
+    raw = left_behind(captured.messages)
+    if raw is not None:
+        _say(
+            f"error: nsys captured but made no report; the raw capture is {raw}. Import it with a full nsys of that version"
+        )
+    elif capture_range != "none":
+        _say(
+            f"error: no report was written: the capture range {capture_range} never opened. Does the program call "
+            "cudaProfilerStart, or push that NVTX range, before it ends?"
+        )
+    else:
+        said = " ".join(captured.messages.split())[-300:] or "nothing"
+        _say(f"error: nsys wrote no report. It said: {said}")
+
+
+def _say(message: str) -> None:
+    from nsys_sync.render.text import plain
+
+    print(f"nsys-sync: {plain(message)}", file=sys.stderr)

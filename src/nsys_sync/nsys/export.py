@@ -1,0 +1,322 @@
+"""Exports a report (`.nsys-rep`, `.qdrep`) to SQLite with its Python stacks, and keeps the result for the next time.
+
+nsys before schema 3.13.2 drops the Python stacks from SQLite. They are then taken from its JSON export, which runs at
+the same time and is read while it grows: nsys 2023.4 refuses to write to a pipe (it wants to create the file itself).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from nsys_sync.errors import NsysError, OutputError, TraceError
+from nsys_sync.nsys.find import Nsys
+from nsys_sync.nsys.json_backtraces import add_python_backtraces
+from nsys_sync.trace.sqlite_file import SqliteFile
+
+REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+CACHE_FOLDER = ".nsys-sync"
+EXPORT_VERSION = 1
+"""Of what this module makes from a report: raise it, and every cached export is made anew."""
+MAGIC = b"NVIDIA Tegra Profiler Report "
+PACKED_MAGIC = (b"\x1f\x8b", b"PK\x03\x04")
+SECONDS_BETWEEN_READS = 0.05
+CHUNK = 1 << 20
+
+Progress = Callable[[str, int], None]
+"""Called with a step's name and its percentage, as nsys gives it."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a cached export belongs to, and how to tell that it is whole."""
+
+    report_size: int
+    report_mtime_ns: int
+    nsys_version: str
+    export_version: int
+    database_size: int
+    database_crc32: int
+
+
+def is_report(path: Path) -> bool:
+    """Whether the path names a report of nsys rather than an export of one."""
+    return path.suffix in REPORT_SUFFIXES
+
+
+def cached_export(report: Path, nsys: Callable[[], Nsys], progress: Progress) -> Path:
+    """The SQLite export of `report`: from the cache where that provably belongs to it, else made now.
+
+    The cache lies beside the report, in the user's cache folder where the report's cannot be written. `nsys` is asked
+    for only when needed. Raises TraceError for a report that cannot be read, NsysError where nsys fails.
+    """
+    require_report(report)
+    places = (report.parent / CACHE_FOLDER / f"{report.name}.sqlite", _in_users_cache(report))
+    try:
+        used = nsys()
+    except NsysError:
+        # Without nsys, an export that some nsys made of this very report is better than none.
+        for database in places:
+            if _is_ours_and_whole(database, report, None):
+                return database
+        raise
+    for database in places:
+        if _is_ours_and_whole(database, report, used):
+            return database
+    for database in places:
+        if _can_write_into(database.parent):
+            seen = report.stat()
+            _provenance_file(database).unlink(missing_ok=True)
+            export(report, database, used, progress)
+            _write_provenance(database, _provenance(database, seen, used.version_text))
+            return database
+    raise OutputError(
+        f"{report.parent}: cannot be written, and neither can {places[1].parent}. "
+        f"Export to a place of your choice: nsys-sync export {report.name} -o FILE.sqlite"
+    )
+
+
+def require_report(report: Path) -> None:
+    """Raises TraceError for what is no report of nsys, before nsys is asked."""
+    if not report.exists():
+        raise TraceError(f"{report}: no such file. Capture one with: nsys-sync profile train.py")
+    if report.is_dir():
+        raise TraceError(f"{report}: is a folder. Name the report inside it")
+    try:
+        with report.open("rb") as file:
+            head = file.read(len(MAGIC))
+    except OSError as error:
+        raise TraceError(
+            f"{report}: cannot be read ({error.strerror}). Check its permissions: ls -l {report}"
+        ) from error
+    if not head:
+        raise TraceError(f"{report}: is empty (0 bytes). Capture again: the disk may have been full")
+    if not head.strip(b"\0"):
+        raise TraceError(f"{report}: holds only zeros. Capture again: the disk may have been full")
+    if head != MAGIC and not head.startswith(PACKED_MAGIC):
+        raise TraceError(f"{report}: is no report of Nsight Systems. Name a file that nsys profile wrote")
+
+
+def report_version(report: Path) -> str | None:
+    """The version of nsys that wrote the report, from its first bytes; None where they do not say."""
+    with report.open("rb") as file:
+        match = re.match(MAGIC + rb"([\d@]+)", file.read(80))
+    return match[1].decode().replace("@", ".") if match else None
+
+
+def export(report: Path, database: Path, nsys: Nsys, progress: Progress) -> None:
+    """Writes the export under a temporary name beside `database`, then renames it. An existing file is replaced."""
+    require_report(report)
+    with _working_folder(database) as folder:
+        made = folder / "export.sqlite"
+        if nsys.knows("export", "--include-blobs"):
+            _finish(_started(nsys, report, made, "sqlite", "--include-blobs=true"), report, nsys, "exporting", progress)
+        else:
+            _export_with_backtraces_from_json(report, made, folder, nsys, progress)
+        _check(made, report)
+        try:
+            with made.open("rb+") as file:
+                os.fsync(file.fileno())
+            made.replace(database)
+        except OSError as error:
+            raise OutputError(
+                f"{database}: cannot be written ({error.strerror}). Name another place with -o"
+            ) from error
+
+
+def _export_with_backtraces_from_json(report: Path, made: Path, folder: Path, nsys: Nsys, progress: Progress) -> None:
+    lines = folder / "export.json"
+    to_json = _started(nsys, report, lines, "json")
+    try:
+        to_sqlite = _started(nsys, report, made, "sqlite")
+        kept: list[str] = []
+        failed: list[BaseException] = []
+
+        def keep_backtraces() -> None:
+            try:
+                kept.extend(_nvtx_lines(lines, to_json))
+            except OSError as error:
+                failed.append(error)
+
+        reader = threading.Thread(target=keep_backtraces, daemon=True)
+        reader.start()
+        _finish(to_sqlite, report, nsys, "exporting", progress)
+        _finish(to_json, report, nsys, "exporting Python stacks", progress)
+        reader.join()
+        if failed:
+            raise OutputError(f"{lines}: cannot be read back ({failed[0]})")
+    finally:
+        _end(to_json)
+    add_python_backtraces(made, kept)
+
+
+def _nvtx_lines(path: Path, writer: subprocess.Popen[bytes]) -> Iterator[str]:
+    """The lines of NVTX marks and domains in a file that `writer` is still writing."""
+    while not path.exists():
+        if writer.poll() is not None and not path.exists():
+            return
+        time.sleep(SECONDS_BETWEEN_READS)
+    wanted = re.compile(rb'^\{"Type":(?:34|75),.*', re.MULTILINE)
+    with path.open("rb") as file:
+        rest = b""
+        while True:
+            ended = writer.poll() is not None
+            chunk = file.read(CHUNK)
+            if chunk:
+                text, newline, tail = (rest + chunk).rpartition(b"\n")
+                rest = tail
+                for match in wanted.finditer(text + newline):
+                    yield match.group().decode("utf-8", "replace")
+            elif ended:
+                return
+            else:
+                time.sleep(SECONDS_BETWEEN_READS)
+
+
+def _started(nsys: Nsys, report: Path, output: Path, kind: str, *more: str) -> subprocess.Popen[bytes]:
+    command = [str(nsys.path), "export", f"--type={kind}", f"--output={output}", *more, str(report.resolve())]
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    except OSError as error:
+        raise NsysError(f"{nsys.path}: does not run ({error.strerror}). Check it with: nsys-sync doctor") from error
+
+
+def _finish(process: subprocess.Popen[bytes], report: Path, nsys: Nsys, step: str, progress: Progress) -> None:
+    """Waits, passing nsys's own percentages on. Raises NsysError when nsys fails."""
+    assert process.stdout is not None
+    said = ""
+    try:
+        for piece in _pieces(process.stdout):
+            if match := re.search(r"(\d+)%", piece):
+                progress(step, int(match[1]))
+            elif piece.strip():
+                said = f"{said} {piece.strip()}".strip()
+        status = process.wait()
+    finally:
+        _end(process)
+    if status != 0:
+        raise NsysError(_what_failed(report, nsys, said, status))
+
+
+def _pieces(stream: IO[bytes]) -> Iterator[str]:
+    """What nsys prints, split at its carriage returns and at line ends, as it comes."""
+    rest = b""
+    while chunk := os.read(stream.fileno(), 4096):
+        *whole, rest = re.split(rb"[\r\n]", rest + chunk)
+        yield from (piece.decode("utf-8", "replace") for piece in whole)
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+def _what_failed(report: Path, nsys: Nsys, said: str, status: int) -> str:
+    written_by = report_version(report)
+    if "newer than your current version" in said:
+        return (
+            f"{report}: was written by nsys {written_by or 'of a newer version'}, and the installed nsys "
+            f"{nsys.version_text} ({nsys.path}) cannot read it. Install that version or a newer one, or export it where "
+            f"it was captured: nsys export --type sqlite --include-blobs=true {report.name}"
+        )
+    why = said.removeprefix("Exportation error:").strip() or f"exit status {status}"
+    return (
+        f"{report}: nsys {nsys.version_text} cannot export it ({why}). If the capture was interrupted or the disk was "
+        "full, the report is damaged: capture again"
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _check(database: Path, report: Path) -> None:
+    """nsys can exit with 0 and write nothing."""
+    if not database.exists():
+        raise NsysError(f"{report}: nsys reported success but wrote no export. Is the disk full? Try again with -o")
+    with closing(SqliteFile(database)):
+        pass
+
+
+@contextmanager
+def _working_folder(database: Path) -> Iterator[Path]:
+    """A temporary folder on the same file system, so that the result can be renamed into place."""
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(prefix=f".{database.name}.", dir=database.parent)
+    except OSError as error:
+        raise OutputError(
+            f"{database.parent}: cannot be written ({error.strerror}). Name another place with -o"
+        ) from error
+    with folder as name:
+        yield Path(name)
+
+
+def _can_write_into(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _in_users_cache(report: Path) -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or tempfile.gettempdir()) / ".cache")
+    path_hash = hashlib.sha256(os.fsencode(report.resolve())).hexdigest()[:16]
+    return base / "nsys-sync" / f"{path_hash}-{report.name}.sqlite"
+
+
+def _provenance_file(database: Path) -> Path:
+    return database.with_suffix(".json")
+
+
+def _write_provenance(database: Path, provenance: Provenance) -> None:
+    """Comes last: without it, or with one that does not fit, the export is never trusted."""
+    target = _provenance_file(database)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=database.parent, prefix=f".{target.name}.", delete=False, encoding="utf-8"
+    ) as file:
+        json.dump(vars(provenance), file)
+    Path(file.name).replace(target)
+
+
+def _provenance(database: Path, report: os.stat_result, nsys_version: str) -> Provenance:
+    crc = 0
+    with database.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            crc = zlib.crc32(chunk, crc)
+    return Provenance(
+        report_size=report.st_size,
+        report_mtime_ns=report.st_mtime_ns,
+        nsys_version=nsys_version,
+        export_version=EXPORT_VERSION,
+        database_size=database.stat().st_size,
+        database_crc32=crc,
+    )
+
+
+def _is_ours_and_whole(database: Path, report: Path, nsys: Nsys | None) -> bool:
+    try:
+        stored = json.loads(_provenance_file(database).read_text(encoding="utf-8"))
+        if stored.get("database_size") != database.stat().st_size:
+            return False
+        version = nsys.version_text if nsys else str(stored.get("nsys_version"))
+        return bool(stored == vars(_provenance(database, report.stat(), version)))
+    except (OSError, ValueError, AttributeError):
+        return False

@@ -1,0 +1,257 @@
+"""Runs a program under `nsys profile` so that every sync gets its exact Python stack, at low overhead.
+
+Why each option is what it is: DESIGN.md section 1. nsys's own messages and the program's output share one stream in
+nsys; a small shell wrapper keeps them apart and notes the program's exit status, which nsys loses when it fails.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from nsys_sync.errors import NsysError, UsageError
+from nsys_sync.nsys.find import Nsys
+
+WITHOUT_BACKTRACE_NS = 1_000_000_000
+WRAPPER = (
+    'status=$1 out=$2 err=$3; shift 3; trap : INT TERM; "$@" >>"$out" 2>>"$err"; s=$?; echo $s >"$status"; exit $s'
+)
+"""Traps, not ignores: a shell that ignored SIGINT would hand that on to the program."""
+SHORT_OPTIONS = {
+    "-t": "--trace",
+    "-s": "--sample",
+    "-b": "--backtrace",
+    "-c": "--capture-range",
+    "-o": "--output",
+    "-f": "--force-overwrite",
+    "-y": "--delay",
+    "-d": "--duration",
+    "-p": "--nvtx-capture",
+}
+IMPORTER_DAMAGE = re.compile(
+    r"[Uu]nknown (?:\w+ )*(?:API )?function index|[Ff]ailed to import|[Ii]mporter error", re.ASCII
+)
+SIGNALLED = 128
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """What the user asked for. `None` leaves nsys's default. Times in seconds, the threshold in ns."""
+
+    output: str
+    force: bool = False
+    all_backtraces: bool = False
+    backtrace_threshold_ns: int = 0
+    sampling_hz: int = 1000
+    capture_range: str = "none"
+    delay_s: float | None = None
+    duration_s: float | None = None
+    graph_trace: str = "node"
+    nsys_arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Captured:
+    """How it ended. `report` is None where nsys wrote none; `messages` is what nsys printed."""
+
+    exit_status: int
+    report: Path | None
+    messages: str
+    interrupted: bool
+
+
+def capture_command(nsys: Nsys, options: CaptureOptions, program: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The nsys command for `program`, and warnings about what the nsys in use cannot do. Raises UsageError."""
+    wanted = {
+        "--trace": "cuda,nvtx",
+        "--sample": "process-tree",
+        "--cpuctxsw": "none",
+        "--cudabacktrace": _backtraces(options),
+        "--python-backtrace": "cuda",
+        "--python-sampling": "true",
+        "--python-sampling-frequency": str(options.sampling_hz),
+        "--cuda-graph-trace": options.graph_trace,
+        "--output": options.output,
+        "--force-overwrite": "true" if options.force else "false",
+        **_capture_range(options.capture_range),
+    }
+    if options.delay_s is not None:
+        wanted["--delay"] = f"{options.delay_s:g}"
+    if options.duration_s is not None:
+        wanted |= {"--duration": f"{options.duration_s:g}", "--kill": "none"}
+    warnings = []
+    needed_for = {
+        "--python-backtrace": "Python stacks of syncs",
+        "--python-sampling": "Python samples",
+        "--python-sampling-frequency": "the sampling frequency",
+        "--cudabacktrace": "stacks of syncs",
+        "--cuda-graph-trace": "the work inside CUDA graphs",
+        "--capture-range-end": "programs that go on after the capture range",
+        "--kill": "programs that go on after the capture",
+    }
+    for option, purpose in needed_for.items():
+        if option in wanted and not nsys.knows("profile", option):
+            del wanted[option]
+            warnings.append(f"nsys {nsys.version_text} does not know {option}: {purpose} cannot be captured as wanted")
+    given = {SHORT_OPTIONS.get(name, name) for name in map(_option_name, options.nsys_arguments)}
+    ours = [f"{name}={value}" for name, value in wanted.items() if name not in given]
+    return [str(nsys.path), "profile", *ours, *options.nsys_arguments, *program], warnings
+
+
+def _option_name(argument: str) -> str:
+    return argument.split("=", 1)[0].split(" ", 1)[0]
+
+
+def _backtraces(options: CaptureOptions) -> str:
+    if not options.all_backtraces:
+        return f"sync:{options.backtrace_threshold_ns}"
+    # Only `all` gives syncs and copies both; kernel launches and the rest are kept out by their threshold.
+    return f"all:{options.backtrace_threshold_ns},kernel:{WITHOUT_BACKTRACE_NS},other:{WITHOUT_BACKTRACE_NS}"
+
+
+def _capture_range(wanted: str) -> dict[str, str]:
+    """Without the last two nsys ends by killing the program: --capture-range-end defaults to stop-shutdown."""
+    ends = {"--capture-range-end": "stop", "--kill": "none"}
+    if wanted == "none":
+        return {}
+    if wanted == "cudaProfilerApi":
+        return {"--capture-range": "cudaProfilerApi", **ends}
+    if wanted.startswith("nvtx:") and len(wanted) > len("nvtx:"):
+        return {"--capture-range": "nvtx", "--nvtx-capture": wanted.removeprefix("nvtx:"), **ends}
+    raise UsageError(f"--capture-range {wanted}: must be cudaProfilerApi, nvtx:NAME, nvtx:NAME@DOMAIN or none")
+
+
+def program_command(arguments: Sequence[str], module: str | None) -> list[str]:
+    """`train.py …` and `-m pkg …` run with the shell's Python; anything else is a program. Raises UsageError."""
+    if module is not None:
+        return [_python(), "-m", module, *arguments]
+    if not arguments:
+        raise UsageError("no program given. Type: nsys-sync profile train.py")
+    program = arguments[0]
+    if Path(program).suffix in {".py", ".pyw", ".pyz"}:
+        if not Path(program).is_file():
+            raise UsageError(f"{program}: no such file")
+        # A name that begins with a dash must not look like an option of Python.
+        return [_python(), f"./{program}" if program.startswith("-") else program, *arguments[1:]]
+    if shutil.which(program) is None:
+        raise UsageError(f"{program}: no such program. For a Python module, type: nsys-sync profile -m {program}")
+    return list(arguments)
+
+
+def _python() -> str:
+    """The Python that typing `python` in the user's shell would start: nsys-sync may be installed in another one."""
+    return shutil.which("python") or shutil.which("python3") or sys.executable
+
+
+def report_path(output: str) -> Path | None:
+    """Where nsys will write, None where the name has patterns that only nsys can fill in."""
+    if "%" in output.replace("%%", ""):
+        return None
+    output = output.replace("%%", "%")
+    return Path(output if output.endswith(".nsys-rep") else f"{output}.nsys-rep")
+
+
+def capture(command: Sequence[str], program: Sequence[str]) -> Captured:
+    """Runs the command that `capture_command` made for `program`. The program's output goes where ours goes.
+
+    The first SIGINT or SIGTERM is passed to nsys, which passes it to the program and still writes the report; the
+    second kills both.
+    """
+    with tempfile.TemporaryDirectory(prefix="nsys-sync-") as folder:
+        status_file, said = Path(folder) / "status", Path(folder) / "messages"
+        wrapped = list(command[: len(command) - len(program)])
+        streams = [_reopenable(1), _reopenable(2)]
+        wrapped += ["sh", "-c", WRAPPER, "sh", str(status_file), *streams, *program]
+        try:
+            # A session of its own: a Ctrl-C that reached all of nsys's processes would end them without a report.
+            with said.open("wb") as messages_file:
+                process = subprocess.Popen(
+                    wrapped, stdout=messages_file, stderr=subprocess.STDOUT, start_new_session=True
+                )
+        except OSError as error:
+            raise NsysError(
+                f"{command[0]}: does not run ({error.strerror}). Check it with: nsys-sync doctor"
+            ) from error
+        with _signals_passed_to(process) as received:
+            nsys_status = process.wait()
+        messages = said.read_text(encoding="utf-8", errors="replace")
+        exit_status = int(status_file.read_text() or -1) if status_file.exists() else nsys_status
+        _after_what_the_program_wrote()
+    if exit_status < 0:
+        exit_status = SIGNALLED - exit_status
+    return Captured(exit_status, _written_report(messages), messages, bool(received))
+
+
+def _reopenable(descriptor: int) -> str:
+    """A path that another process can append to and that means our stream; nsys keeps no inherited descriptors."""
+    path = f"/proc/{os.getpid()}/fd/{descriptor}"
+    try:
+        with open(path, "ab"):  # noqa: PTH123
+            return path
+    except OSError:
+        return f"/dev/fd/{descriptor}"
+
+
+def _after_what_the_program_wrote() -> None:
+    """The program appended through descriptors of its own, so ours are behind where the streams are files."""
+    for descriptor in (1, 2):
+        try:
+            os.lseek(descriptor, 0, os.SEEK_END)
+        except OSError:
+            continue
+
+
+@contextmanager
+def _signals_passed_to(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    received: list[int] = []
+
+    def passed_on(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        if len(received) == 1:
+            process.send_signal(number)
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+
+    handled = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, passed_on) for number in handled}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _written_report(messages: str) -> Path | None:
+    """nsys names what it wrote after a line `Generated:`; it can name nothing and still exit with 0."""
+    _, found, after = messages.rpartition("Generated:")
+    if not found:
+        return None
+    for line in after.splitlines():
+        path = Path(line.strip())
+        if path.suffix == ".nsys-rep" and path.exists():
+            return path
+    return None
+
+
+def importer_damage(messages: str) -> list[str]:
+    """Complaints of nsys's importer, each once: events are missing from the report."""
+    pieces = re.split(r"[\r\n]+", messages)
+    return list(dict.fromkeys(piece.strip() for piece in pieces if IMPORTER_DAMAGE.search(piece)))
+
+
+def left_behind(messages: str) -> Path | None:
+    """A raw capture (.qdstrm) that nsys could not turn into a report."""
+    for name in re.findall(r"[^\s']+\.qdstrm", messages):
+        if Path(name).exists():
+            return Path(name)
+    return None
