@@ -251,7 +251,7 @@ def test_what_a_reader_needs_stays(tmp_path: Path) -> None:
     after = analyze(path)
     assert [site.stall for site in after.sites] == [site.stall for site in before.sites]
     assert [site.python_stack for site in after.sites] == [site.python_stack for site in before.sites]
-    assert {frame.file for frame in after.frames} == {"~/train.py", "/mnt/home/USER3/train.py"}
+    assert {frame.file for frame in after.frames} == {"~/train.py"}
     names = {name for (name,) in query(path, "SELECT text FROM NVTX_EVENTS WHERE text IS NOT NULL")}
     assert {"step 0", "USER on HOST", "load ~/secret.bin"} <= names
     assert query(path, "SELECT name, value FROM TARGET_INFO_SYSTEM_ENV") == [("CpuCores", "24")]
@@ -268,7 +268,7 @@ def test_it_says_what_was_removed(tmp_path: Path) -> None:
     counts = dict(result.removed)
     assert counts["processes without CUDA calls"] == 1
     assert counts["environment variables of the profiled program"] == 3
-    assert counts["tables that the analysis does not read"] == 4
+    assert counts["tables that the analysis does not read"] == 2  # views and empty tables hold nothing
     assert counts["NVTX payloads other than Python stacks"] == 1
     assert "processes without CUDA calls: 1" in str(result)
     assert not re.search("alice|payroll|secret-merger|node17", str(result))
@@ -290,7 +290,8 @@ def test_different_people_stay_different_paths(tmp_path: Path) -> None:
     sites = len(analyze(path).sites)
     scrub(path)
     assert len(analyze(path).sites) == sites
-    assert {frame.file for frame in analyze(path).frames} == {"/mnt/home/USER/x.py", "/mnt/home/USER2/x.py"}
+    kept = {value for (value,) in query(path, "SELECT value FROM StringIds WHERE value LIKE '%x.py'")}
+    assert kept == {"/mnt/home/USER/x.py", "/mnt/home/USER2/x.py"}
 
 
 @pytest.mark.parametrize(
@@ -438,7 +439,7 @@ def test_text_in_place_of_numbers_goes(tmp_path: Path) -> None:
     assert not re.search(rb"secret (time|domain|color|tid)", path.read_bytes())
 
 
-def test_a_view_in_place_of_a_table_is_read_like_one(tmp_path: Path) -> None:
+def test_a_view_in_place_of_a_table_is_left_out(tmp_path: Path) -> None:
     path = hostile(tmp_path)
     execute(
         path,
@@ -446,7 +447,7 @@ def test_a_view_in_place_of_a_table_is_read_like_one(tmp_path: Path) -> None:
         "FROM CUPTI_ACTIVITY_KIND_RUNTIME LIMIT 1",
     )
     scrub(path)
-    assert query(path, 'SELECT count(*), max("returnValue") FROM PROFILER_OVERHEAD') == [(1, None)]
+    assert "PROFILER_OVERHEAD" not in tables(path)
     assert b"secret view" not in path.read_bytes()
 
 

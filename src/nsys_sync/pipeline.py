@@ -182,26 +182,24 @@ def _window_ns(one: Attributed) -> int:
 
 
 def _distinct_names(paths: Sequence[Path]) -> list[str]:
-    """File names; traces of equal name get the folder in front."""
+    """File names; equal ones are numbered. Folders are left out: they can be named after people."""
     names = [path.name for path in paths]
-    return [f"{path.resolve().parent.name}/{path.name}" if names.count(path.name) > 1 else path.name for path in paths]
+    return [f"{name} ({names[: i + 1].count(name)})" if names.count(name) > 1 else name for i, name in enumerate(names)]
 
 
 def _limited(
     sites: tuple[model.Site, ...], top: int | None, min_stall_ns: int
 ) -> tuple[tuple[model.Site, ...], model.Omitted | None]:
-    kept = tuple(
-        site
-        for rank, site in enumerate(sites)
-        if (top is None or rank < top) and (site.stall is None or site.stall.total_ns >= min_stall_ns)
-    )
-    left_out = [site for site in sites if site not in kept] if len(kept) < len(sites) else []
+    enough = [site for site in sites if site.stall is None or site.stall.total_ns >= min_stall_ns]
+    too_little = [site for site in sites if site.stall is not None and site.stall.total_ns < min_stall_ns]
+    kept, too_many = enough[:top], enough[top:] if top is not None else []
+    left_out = [*too_little, *too_many]
     if not left_out:
         return sites, None
     stalls = [site.stall.total_ns if site.stall else None for site in left_out]
-    reasons = [f"--top {top}"] if top is not None and len(sites) > top else []
-    reasons += [f"--min-stall {min_stall_ns} ns"] if min_stall_ns else []
-    return kept, model.Omitted(
+    reasons = [f"--top {top}"] if too_many else []
+    reasons += [f"--min-stall {min_stall_ns} ns"] if too_little else []
+    return tuple(kept), model.Omitted(
         sites=len(left_out),
         calls=sum(site.calls for site in left_out),
         stall_ns=None if any(stall is None for stall in stalls) else sum(stall or 0 for stall in stalls),

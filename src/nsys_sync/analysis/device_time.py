@@ -58,7 +58,10 @@ def _device_time(
     gaps = gaps_between(busy)
     closing = _first_launched(calls, start[active], launched_by[active], gaps.end)
     has_launch = closing >= 0
-    host_late = has_launch & ((calls.start[closing] > gaps.start) | is_sync_call[closing])
+    host_late = has_launch.copy()
+    host_late[has_launch] = (calls.start[closing[has_launch]] > gaps.start[has_launch]) | is_sync_call[
+        closing[has_launch]
+    ]
     own = np.isin(trace.overhead["process"].to_numpy(), process_ids)
     overhead = (
         union(trace.overhead["start_ns"].to_numpy()[own], trace.overhead["end_ns"].to_numpy()[own])
@@ -92,7 +95,8 @@ def _first_launched(calls: Calls, start: IntArray, launched_by: IntArray, moment
         tied = np.isin(start, moments[several])
         tied_start, tied_launch = start[tied], launched_by[tied]
         without = tied_launch < 0
-        launch_start = np.where(without, 0, calls.start[tied_launch])
+        launch_start = np.zeros(len(tied_launch), dtype=np.int64)
+        launch_start[~without] = calls.start[tied_launch[~without]]
         order = np.lexsort((tied_launch, launch_start, without, tied_start))
         at = np.searchsorted(tied_start[order], moments[several], side="left")
         result[several] = tied_launch[order][at]

@@ -25,10 +25,13 @@ def _one_trace(one: TraceOperations, site: IntArray, sites: Sequence[model.Site]
     unknown = ~one.known
 
     def coded(codes: IntArray, names: Sequence[str | None]) -> pa.DictionaryArray:
-        distinct = list(dict.fromkeys(name for name in names if name is not None))
-        position = np.array([-1 if name is None else distinct.index(name) for name in names], dtype=np.int32)
+        distinct: dict[str, int] = {}
+        position = np.array(
+            [-1 if name is None else distinct.setdefault(_encodable(name), len(distinct)) for name in names],
+            dtype=np.int32,
+        )
         index = np.where(codes >= 0, position[codes], -1).astype(np.int32) if len(names) else codes.astype(np.int32)
-        return pa.DictionaryArray.from_arrays(pa.array(index, mask=index < 0), pa.array(distinct, pa.string()))
+        return pa.DictionaryArray.from_arrays(pa.array(index, mask=index < 0), pa.array(list(distinct), pa.string()))
 
     def of_site(values: Sequence[str | None]) -> pa.DictionaryArray:
         return coded(site, values)
@@ -59,3 +62,8 @@ def _one_trace(one: TraceOperations, site: IntArray, sites: Sequence[model.Site]
         "in_startup": one.in_startup,
     }
     return pa.table({name: columns[name] for name in model.OPERATION_COLUMNS})
+
+
+def _encodable(name: str) -> str:
+    """Arrow wants UTF-8; a file name can hold bytes that are none."""
+    return name.encode("utf-8", "replace").decode()

@@ -113,7 +113,7 @@ def families(nvtx: pd.DataFrame) -> tuple[IntArray, tuple[str, ...]]:
 
 def find_steps(trace: Trace) -> tuple[str, pd.DataFrame] | None:
     """The family of user ranges that looks like the program's loop: at least three ranges on some thread, one after
-    the other, that cover more time than any other family's. None if there is no such family. A range that was open
+    the other, that cover more of one thread's time than any other family. None if there is no such family. A range open
     when the capture ended is no whole step.
     """
     ranges = user_ranges(trace)
@@ -129,7 +129,7 @@ def find_steps(trace: Trace) -> tuple[str, pd.DataFrame] | None:
         nested = (tid[1:] == tid[:-1]) & (start[1:] < end[:-1])
         if nested.any() or np.unique(tid, return_counts=True)[1].max() < FEWEST_STEPS:
             continue
-        covered = int((end - start).sum())
+        covered = int(pd.Series(end - start).groupby(tid).sum().max())
         if best is None or covered > best[0]:
             best = (covered, labels[code], own.sort_values("start_ns", kind="stable").reset_index(drop=True))
     return None if best is None else (best[1], best[2])

@@ -74,12 +74,12 @@ class RankedSites:
 def rank_sites(traces: Sequence[TraceOperations], window_ns: int) -> RankedSites:
     """Merges the traces' sites by location and kind, and ranks them by stall outside start-up."""
     keys: dict[SiteKey, int] = {}
-    merged = [
-        np.array([keys.setdefault(key, len(keys)) for key in one.site_keys], dtype=np.int64)[one.site]
-        if len(one)
-        else one.site
-        for one in traces
-    ]
+    merged = []
+    for operations in traces:
+        shown = np.unique(operations.site)  # a selection can leave a site without any operation
+        code = np.full(len(operations.site_keys), -1, dtype=np.int64)
+        code[shown] = [keys.setdefault(operations.site_keys[i], len(keys)) for i in shown]
+        merged.append(code[operations.site])
     table = _Operations(traces, merged)
     if not keys:
         return RankedSites((), (), tuple(merged))
@@ -94,9 +94,9 @@ def rank_sites(traces: Sequence[TraceOperations], window_ns: int) -> RankedSites
     shares, names = _Shares(table), _Names(traces)
     for rank, key in enumerate(ranked_keys):
         own = slice(int(table.bounds[rank]), int(table.bounds[rank + 1]))
-        site, shown = _site(table, own, key, rank, window_ns, shares, names)
+        site, worst = _site(table, own, key, rank, window_ns, shares, names)
         sites.append(site)
-        representative.append(shown)
+        representative.append(worst)
     return RankedSites(tuple(sites), tuple(representative), tuple(position[codes] for codes in merged))
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from nsys_sync import model
 from nsys_sync.analysis.sites import RankedSites, TraceOperations
 from nsys_sync.analysis.summary import Attributed
-from nsys_sync.analysis.user_code import is_user_code, shown_path
+from nsys_sync.analysis.user_code import is_user_code
 
 NativeStack = tuple[tuple[str, str], ...]
 
@@ -43,9 +43,8 @@ def with_stacks(
             frames.setdefault(frame, len(frames))
             for frame in _python_stack(attributed[trace], event, user_code, library_code)
         ]
-        users = attributed[trace].trace.metadata.user_names
         native_stack = [
-            native_frames.setdefault(model.NativeFrame(symbol, shown_path(module, users)), len(native_frames))
+            native_frames.setdefault(model.NativeFrame(symbol, attributed[trace].shown(module)), len(native_frames))
             for symbol, module in native.get(trace, {}).get(chain, ())
         ]
         sites.append(replace(site, python_stack=tuple(python_stack), native_stack=tuple(native_stack)))
@@ -62,7 +61,7 @@ def _python_stack(
     return [
         model.Frame(
             function=python.functions[python.frame_function[i]],
-            file=shown_path(python.files[python.frame_file[i]], one.trace.metadata.user_names),
+            file=one.shown(python.files[python.frame_file[i]]),
             line=int(python.frame_line[i]),
             is_user_code=is_user_code(python.files[python.frame_file[i]], user_code, library_code),
         )

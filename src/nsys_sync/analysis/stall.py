@@ -92,7 +92,9 @@ def _walk_down(
                 np.where(pointer >= lowest[active], alive[pointer], -1) if len(credit) else np.full_like(pointer, -1)
             )
             pointer[pointer < lowest[active]] = -1
-            pointer[(pointer >= 0) & ~eligibility.any_left(active, pointer)] = -1
+            searching = np.flatnonzero(pointer >= 0)
+            lapsed = searching[~eligibility.any_left(active[searching], pointer[searching])]
+            pointer[lapsed] = -1
             searching = np.flatnonzero(pointer >= 0)
             refused = searching[~eligibility.allows(active[searching], pointer[searching])]
             if not len(refused):

@@ -17,7 +17,7 @@ from nsys_sync.analysis.locate import NATIVE, NVTX, THREAD, PythonLocations, inn
 from nsys_sync.analysis.operations import Operations
 from nsys_sync.analysis.phases import Selection, StartupEnd, families, startup_by_process, user_ranges
 from nsys_sync.analysis.sites import HOW, SiteKey, TraceOperations, group_keys
-from nsys_sync.analysis.user_code import shown_path
+from nsys_sync.analysis.user_code import shown as shown_text
 from nsys_sync.trace.api_names import base_name
 from nsys_sync.trace.schema import COPY_KINDS, MEMORY_KINDS
 from nsys_sync.trace.tables import BoolArray, Trace
@@ -47,6 +47,10 @@ class Attributed:
     native_labels: pd.Series[str]
     pid: int | None
     device: int | None
+
+    def shown(self, text: str) -> str:
+        """Text of the trace without home folders and names of users and hosts."""
+        return shown_text(text, self.trace.metadata.private_names)
 
     def clipped(self, intervals: Intervals) -> tuple[Intervals, IntArray]:
         """The parts inside the selection, and the index of the interval that each came from."""
@@ -110,11 +114,11 @@ def trace_operations(one: Attributed) -> TraceOperations:
         event=one.python.event[shown],
         stack=_stack_hash(one)[shown],
         pids=[int(process) & PID_MASK for process in calls.processes],
-        process_names=[trace.process_names.get(int(process), "") for process in calls.processes],
+        process_names=[one.shown(trace.process_names.get(int(process), "")) for process in calls.processes],
         tids=[int(tid) & PID_MASK for tid in calls.global_tids],
         thread_pids=[(int(tid) >> 24) & PID_MASK for tid in calls.global_tids],
-        thread_names=[trace.thread_names.get(int(tid), "") for tid in calls.global_tids],
-        nvtx_names=family_names,
+        thread_names=[one.shown(trace.thread_names.get(int(tid), "")) for tid in calls.global_tids],
+        nvtx_names=[one.shown(name) for name in family_names],
         steps=0 if one.steps is None else len(one.steps),
     )
 
@@ -205,7 +209,7 @@ def _sites(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tuple[
     if len(operations):
         operation = _shared_where_unambiguous(operation, group_keys(location_and_api)[0])
     site, first = group_keys([*location_and_api, operation])
-    files = [shown_path(path, trace.metadata.user_names) for path in trace.python.files]
+    files = [one.shown(path) for path in trace.python.files]
     keys: list[SiteKey] = []
     for row in first:
         if place[row] == 0:
@@ -243,10 +247,10 @@ def _other_label(one: Attributed, how: int, code: int, native_names: Sequence[st
     if how == NATIVE:
         return native_names[code][:LONGEST_LABEL]
     if how == NVTX:
-        return f"NVTX range {nvtx_names[code]}"[:LONGEST_LABEL]
+        return one.shown(f"NVTX range {nvtx_names[code]}")[:LONGEST_LABEL]
     tid = int(one.calls.global_tids[code])
     name = one.trace.thread_names.get(tid) or one.trace.process_names.get(tid >> 24) or "unnamed"
-    return f"thread {name} (pid {(tid >> 24) & PID_MASK}, tid {tid & PID_MASK})"
+    return f"thread {one.shown(name)} (pid {(tid >> 24) & PID_MASK}, tid {tid & PID_MASK})"
 
 
 def _kind(one: Attributed, row: int, folded: bool, operation_names: Sequence[str], operation: int) -> model.Kind:
@@ -388,7 +392,7 @@ def _zoom(
         inside = np.flatnonzero((start >= low) & (end <= high) & (end > start))
         if len(inside):
             median = inside[np.argsort((end - start)[inside], kind="stable")[(len(inside) - 1) // 2]]
-            title = f"one typical step: {one.steps['name'].iloc[median]}"
+            title = f"one typical step: {one.shown(str(one.steps['name'].iloc[median]))}"
             low, high = int(start[median]), int(end[median])
     if title is None:
         stall = one.clipped(account.stall)[0]
@@ -448,12 +452,12 @@ def _steps(one: Attributed, shown: TraceOperations) -> model.Steps | None:
             known &= ~uses
     names = one.steps["name"].astype(str).to_numpy()
     return model.Steps(
-        pattern=one.step_pattern,
+        pattern=one.shown(one.step_pattern),
         selected=one.selection.nvtx_pattern is not None,
         skipped=one.selection.skipped,
         steps=tuple(
             model.Step(
-                name=str(names[i]),
+                name=one.shown(str(names[i])),
                 pid=int(process[i]) & PID_MASK,
                 start_ns=int(start[i]),
                 end_ns=int(end[i]),
@@ -476,7 +480,7 @@ def _processes(one: Attributed, shown: TraceOperations) -> tuple[model.Process, 
     return tuple(
         model.Process(
             pid=int(process) & PID_MASK,
-            name=one.trace.process_names.get(int(process), ""),
+            name=one.shown(one.trace.process_names.get(int(process), "")),
             gpu_rows=int(rows.get(process, 0)),
             sync_operations=int(operations_of.get(process, 0)),
         )
@@ -496,7 +500,7 @@ def _coverage(one: Attributed, shown: TraceOperations, processes: Sequence[model
             *((f"native stacks: {trace.native.refused}",) if trace.native.refused else ()),
         ),
         warnings=tuple(_warnings(one)),
-        diagnostics=tuple(model.Diagnostic(severity, text) for severity, text in trace.diagnostics),
+        diagnostics=tuple(model.Diagnostic(severity, one.shown(text)) for severity, text in trace.diagnostics),
         processes_without_gpu_rows=tuple(process for process in processes if not process.gpu_rows),
         graph_launches_without_gpu_work=missing_graphs,
         unfinished_calls=int(calls.unfinished.sum()),

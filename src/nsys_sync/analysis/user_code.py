@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 
 _LIBRARY = re.compile(
@@ -16,7 +16,10 @@ _LIBRARY = re.compile(
     re.VERBOSE,
 )
 _NOTEBOOK_CELL = re.compile(r"^<ipython-input-|^<stdin>$|/ipykernel_\d+/")
-_HOME = re.compile(r"^(?:/home/[^/]+|/root|/Users/[^/]+|/var/home/[^/]+|[A-Za-z]:[\\/]Users[\\/][^\\/]+)(?=[\\/]|$)")
+_HOME = re.compile(
+    r"(?<![\w./~-])(?:(?:/var|/mnt)?/home/[^/\s:'\"]+|/root|/Users/[^/\s:'\"]+|[A-Za-z]:[\\/]Users[\\/][^\\/\s]+)"
+    r"(?=[\\/\s:,;.'\")\]]|$)"
+)
 
 
 def is_user_code(path: str, user_globs: Iterable[str] = (), library_globs: Iterable[str] = ()) -> bool:
@@ -35,9 +38,9 @@ def is_user_code(path: str, user_globs: Iterable[str] = (), library_globs: Itera
     return not _LIBRARY.search(path.replace("\\", "/"))
 
 
-def shown_path(path: str, user_names: Iterable[str] = ()) -> str:
-    """The path with the home folder as `~`, and folders named after the capturing user as `USER`."""
-    shown = _HOME.sub("~", path)
-    for user in user_names:
-        shown = re.sub(rf"(?<![^/\\_.-]){re.escape(user)}(?![^/\\_.-])", "USER", shown)
-    return shown
+def shown(text: str, private_names: Mapping[str, str]) -> str:
+    """A path or other text of a trace with home folders as `~`, and each private name as what stands for it."""
+    text = _HOME.sub("~", text)
+    for name, stands_for in private_names.items():
+        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", stands_for, text)
+    return text

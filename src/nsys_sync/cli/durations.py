@@ -8,6 +8,8 @@ from decimal import Decimal
 from nsys_sync.errors import UsageError
 
 NS_PER_UNIT = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+LONGEST_NS = 2**61
+"""73 years: sums of two such times still fit 64 bits."""
 _DURATION = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)\s*")
 
 
@@ -16,7 +18,10 @@ def parse_duration(text: str, option: str) -> int:
     match = _DURATION.fullmatch(text)
     if not match:
         raise UsageError(f"{option}: {text!r} is no time. Give a number with its unit (ns, us, ms or s), such as 1.5s")
-    return int(Decimal(match[1]) * NS_PER_UNIT[match[2]])
+    value = int(Decimal(match[1]) * NS_PER_UNIT[match[2]])
+    if abs(value) > LONGEST_NS:
+        raise UsageError(f"{option}: {text!r} is longer than any trace. Give a number with its unit, such as 1.5s")
+    return value
 
 
 def parse_range(text: str) -> tuple[int | None, int | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -12,10 +12,14 @@ from nsys_sync import __version__
 from nsys_sync.cli import demo, doctor, export, profile, report
 from nsys_sync.errors import NsysSyncError
 
+CommandLineError = cast("type[Exception]", typer.BadParameter.__mro__[1])
+"""The base of the parser's own complaints; typer brings its own copy of click in some versions."""
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
 app = typer.Typer(
     name="nsys-sync",
     help="Which lines of a GPU program make the CPU wait for the GPU, what each costs, and where the GPU's time went.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -34,22 +38,30 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def main() -> None:
     """Entry point: exit status 0 done, 1 failed, 2 wrong usage."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except NsysSyncError as error:
         _complain(str(error))
         sys.exit(error.exit_status)
+    except CommandLineError as error:
+        message = getattr(error, "format_message", error.__str__)()
+        _complain(f"{message.rstrip('.')}. Type nsys-sync --help, or nsys-sync COMMAND --help")
+        sys.exit(EXIT_USAGE)
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(EXIT_INTERRUPTED)
     except MemoryError:
         _complain("not enough memory for this trace. Use a machine with more, or export a shorter part of the trace")
         sys.exit(1)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsys_sync.errors import OutputError, UsageError
+from nsys_sync.render.text import plain
 
 if TYPE_CHECKING:
     from nsys_sync.model import Analysis
@@ -59,6 +60,8 @@ def plan(
     files = [one for one in chosen if one is not Format.terminal]
     if per_operation and not {Format.csv, Format.parquet} & set(files):
         raise UsageError("--operations needs --format csv or --format parquet: only they can hold a row an operation")
+    if output == "":
+        raise UsageError("-o: is empty. Name a file or a folder, or - for standard output")
     if output == "-":
         if len(chosen) > 1:
             raise UsageError(f"-o - can take one format, not {len(chosen)}")
@@ -89,11 +92,10 @@ def write(analysis: Analysis, outputs: Sequence[Output], *, top: int | None, per
             _replace(one.path, content)
     for one, content in made:
         if one.path is None:
-            sys.stdout.buffer.write(content)
-            sys.stdout.buffer.flush()
+            _print(content)
     for one, _ in made:
         if one.path is not None:
-            print(f"Wrote {one.path}", file=sys.stderr)
+            print(f"Wrote {plain(str(one.path))}", file=sys.stderr)
 
 
 def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation: bool) -> bytes:
@@ -101,13 +103,13 @@ def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation
     if output.format is Format.terminal:
         from nsys_sync.render.terminal import render_terminal
 
-        to_terminal = output.path is None and sys.stdout.isatty()
+        to_terminal = output.path is None and sys.stdout is not None and sys.stdout.isatty()
         width = (
             shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns if to_terminal else WIDTH_WITHOUT_TERMINAL
         )
         color = to_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
         text = render_terminal(analysis, width=width, color=color, top=top or SITES_IN_TERMINAL)
-        encoding = (sys.stdout.encoding or "utf-8") if output.path is None else "utf-8"
+        encoding = (sys.stdout.encoding or "utf-8") if output.path is None and sys.stdout is not None else "utf-8"
         return text.encode(encoding, "replace")
     if output.format is Format.html:
         from nsys_sync.render.html import render_html
@@ -123,9 +125,27 @@ def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation
     return to_csv_bytes(table) if output.format is Format.csv else to_parquet_bytes(table)
 
 
+def _print(content: bytes) -> None:
+    if sys.stdout is None:
+        raise OutputError("standard output is closed. Name a file with -o")
+    try:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        sys.stdout = None  # what is left in its buffer cannot be written at exit either
+        raise OutputError(f"standard output: cannot be written ({error.strerror}). Name a file with -o") from error
+
+
 def _replace(path: Path, content: bytes) -> None:
+    """Whole or not at all. A link is followed, and a device or pipe is written to, not replaced."""
     temporary: str | None = None
     try:
+        path = path.resolve() if path.is_symlink() else path
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -147,16 +147,14 @@ def _explain(captured: Captured, capture_range: str) -> None:
     from nsys_sync.nsys.profile import importer_damage, left_behind
 
     for complaint in importer_damage(captured.messages)[:3]:
-        _say(
-            f"warning: nsys lost events while importing ({complaint}); the driver may be newer than nsys: use a newer one"
-        )
+        _say(f"warning: nsys lost events while importing ({complaint}); the driver may be newer: use a newer nsys")
     if captured.report is not None:
         return
     raw = left_behind(captured.messages)
     if raw is not None:
-        _say(
-            f"error: nsys captured but made no report; the raw capture is {raw}. Import it with a full nsys of that version"
-        )
+        _say(f"error: nsys made no report of the capture {raw}. Import it with a complete nsys of that version")
+    elif "Agent" in captured.messages and "lost" in captured.messages:
+        _say("error: nsys lost its own helper process and wrote no report; this happens now and then. Try again")
     elif capture_range != "none":
         _say(
             f"error: no report was written: the capture range {capture_range} never opened. Does the program call "

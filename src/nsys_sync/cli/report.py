@@ -39,7 +39,10 @@ def report(
         typer.Option("--nvtx", metavar="NAME", help="Only NVTX ranges of this name or pattern, such as 'step *'."),
     ] = None,
     skip_first: Annotated[
-        int, typer.Option("--skip-first", metavar="N", min=0, help="Leave out the first N of the --nvtx ranges.")
+        int,
+        typer.Option(
+            "--skip-first", metavar="N", min=0, help="Leave out the first N of the --nvtx ranges of each thread."
+        ),
     ] = 0,
     pid: Annotated[Optional[int], typer.Option("--pid", help="Only sites of this process.")] = None,  # noqa: UP045
     device: Annotated[Optional[int], typer.Option("--device", help="Only this GPU.")] = None,  # noqa: UP045

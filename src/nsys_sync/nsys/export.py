@@ -227,7 +227,7 @@ def _what_failed(report: Path, nsys: Nsys, said: str, status: int) -> str:
     if "newer than your current version" in said:
         return (
             f"{report}: was written by nsys {written_by or 'of a newer version'}, and the installed nsys "
-            f"{nsys.version_text} ({nsys.path}) cannot read it. Install that version or a newer one, or export it where "
+            f"{nsys.version_text} ({nsys.path}) cannot read it. Install that version or newer, or export it where "
             f"it was captured: nsys export --type sqlite --include-blobs=true {report.name}"
         )
     why = said.removeprefix("Exportation error:").strip() or f"exit status {status}"

@@ -84,7 +84,8 @@ def inspect(path: Path) -> Nsys:
         raise NsysError(f"{path}: does not say its version. Is this nsys? It said: {text.strip()[:80] or 'nothing'}")
     version = tuple(int(part) for part in match[1].split("."))
     home = Path(os.path.realpath(path)).parent.parent
-    can_import = any((home / importer).exists() for importer in IMPORTERS)
+    # /usr/local/cuda/bin/nsys is a script that starts another one: only Nsight Compute's copy lacks the importer.
+    can_import = "nsight-compute" not in str(home) or any((home / importer).exists() for importer in IMPORTERS)
     return Nsys(path, version, match[1], can_import)
 
 
@@ -101,4 +102,6 @@ def _output(path: Path, *arguments: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NsysError(f"{path}: does not run ({error}). Install nsys again, or set {OVERRIDE}") from error
+    if done.returncode and arguments == ("--version",):
+        raise NsysError(f"{path}: does not say its version (exit status {done.returncode}). Install nsys again")
     return done.stdout + done.stderr

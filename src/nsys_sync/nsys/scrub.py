@@ -5,7 +5,7 @@ out here: a new file is written from a list of the tables, columns, rows and set
 later nsys adds is left behind until someone has looked at it. A new file has no freed pages with old bytes in them.
 
 What is kept of the text is what the analysis shows: API, kernel and symbol names, NVTX and thread names, file paths,
-warnings of the profiler. In these, home folders, users and the host are replaced as `analysis.user_code.shown_path`
+warnings of the profiler. In these, home folders, users and the host are replaced as `analysis.user_code.shown`
 replaces them, so that the analysis of the scrubbed file shows the same.
 """
 
@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -34,7 +33,7 @@ from nsys_sync.errors import OutputError, TraceError
 from nsys_sync.trace import python_backtrace as backtrace
 from nsys_sync.trace import read
 from nsys_sync.trace import schema as s
-from nsys_sync.trace.sqlite_file import SqliteFile, export_command
+from nsys_sync.trace.sqlite_file import SqliteFile, export_command, require_sqlite
 
 # ---- what may stay
 
@@ -248,7 +247,7 @@ def scrub(database: Path, *, renamed_folders: Iterable[tuple[str, str]] = ()) ->
     Raises TraceError when it is no export that can be read, OutputError when the new file cannot be written.
     """
     database = database.resolve()  # a link's target is what has to change
-    SqliteFile(database).close()  # refuses what is no database, in words
+    require_sqlite(database)
     with _errors_named(database):
         _settle(database)
         handle, name = tempfile.mkstemp(prefix=f".{database.name}.", suffix=".scrubbed", dir=database.parent)
@@ -537,7 +536,7 @@ _NAME = r"""[^/\\\s"'`<>|:;,()\[\]{}=&*?]+"""
 _HOME_PATH = re.compile(
     r"^(?:/home/[^/]+|/root|/Users/[^/]+|/var/home/[^/]+|[A-Za-z]:[\\/]Users[\\/][^\\/]+)(?=[\\/]|$)"
 )
-"""A path in a home folder, as `analysis.user_code.shown_path` knows it."""
+"""A path in a home folder, as `analysis.user_code.shown` knows it."""
 _HOME_IN_TEXT = re.compile(
     rf"(?<![\w.~-])(?:(?:/var)?/home/{_NAME}|/Users/{_NAME}|/root(?![\w.-])|[A-Za-z]:[\\/]+Users[\\/]+{_NAME})"
 )
@@ -664,7 +663,4 @@ def _rows(file: SqliteFile, table: str) -> list[tuple[str, str]]:
     """Name and value of every setting; a name may occur more than once."""
     if not {"name", "value"} <= file.columns(table):
         return []
-    rows: list[tuple[Any, ...]] = file.rows(
-        f"SELECT name, value FROM {_quoted(table)} WHERE typeof(name) = 'text' AND typeof(value) = 'text'"
-    )
-    return [(str(name), str(value)) for name, value in rows]
+    return [(name, value) for name, value in file.rows(f"SELECT name, value FROM {_quoted(table)}", (str, str))]

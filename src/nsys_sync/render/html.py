@@ -16,14 +16,22 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from nsys_sync.render import summary, text
-from nsys_sync.render.plots import DEVICES_SHOWN, plots
+from nsys_sync.render.plots import plots
 
 if TYPE_CHECKING:
     from nsys_sync.model import Analysis, Site
 
 PAGE_BYTES = 1_980_000
 """Details of the sites furthest down are left out where the page would grow past this."""
+DETAIL_BYTES = 250_000
+"""Kept for the details of the worst sites, whatever the number of rows."""
 ROWS = 5_000
+FRAMES = 64
+"""Frames of one stack, and..."""
+RANKS = 16
+"""...ranks of one site that are listed; the worst of them."""
+_LONGEST = 1_200
+"""Characters of any one text: sentences and messages are shorter, and names have bounds of their own."""
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -35,13 +43,15 @@ def render_html(analysis: Analysis) -> str:
         "analysis": analysis,
         "title": ", ".join(trace.name for trace in analysis.traces[:3]) or "no trace",
         "headline": summary.headline(analysis),
-        "devices": [
-            (trace, device, summary.device_parts(device)) for trace in analysis.traces for device in trace.devices
-        ],
-        "devices_plotted": DEVICES_SHOWN,
+        "traces": summary.shown_traces(analysis),
+        "devices": [(trace, device, summary.device_parts(device)) for trace, device in summary.shown_devices(analysis)],
+        "folded": summary.folded_sentence(analysis),
+        "folded_coverage": summary.folded_coverage_sentence(analysis),
+        "gpus": sum(len(trace.devices) for trace in analysis.traces),
+        "no_sites": summary.no_sites_sentence(analysis),
+        "order": summary.order_of(analysis.sites),
         "several_traces": len(analysis.traces) > 1,
         "plots": plots(analysis),
-        "startup": [sentence for trace in analysis.traces for sentence in summary.startup_sentences(trace)],
         "style": Markup((_TEMPLATES / "report.css").read_text("utf-8")),
         "script": Markup(script),
         "script_hash": b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -59,8 +69,13 @@ def _site_rows(analysis: Analysis, budget: int) -> tuple[list[Markup], list[Mark
     rows: list[Markup] = []
     for rank, site in enumerate(sites, 1):
         name, where = summary.place_parts(site, parents=3 if rank <= 1000 else 1)
-        rows.append(macros.row(rank, site, text.clip(name, 160), text.clip(where, 200)))
-    budget -= sum(map(_size, rows))
+        row = macros.row(rank, site, text.clip(name, 160), text.clip(where, 200))
+        budget -= _size(row)
+        if budget < DETAIL_BYTES:  # names of many bytes: fewer rows then
+            budget += _size(row)
+            break
+        rows.append(row)
+    sites = sites[: len(rows)]
 
     several = len(analysis.traces) > 1
     native_ids: dict[tuple[int, ...], str] = {}
@@ -70,9 +85,11 @@ def _site_rows(analysis: Analysis, budget: int) -> tuple[list[Markup], list[Mark
         native_id, extra = native_ids.get(site.native_stack), None
         if site.native_stack and native_id is None:
             native_id = f"n{len(native_ids) + 1}"
-            extra = macros.native([analysis.native_frames[i] for i in site.native_stack], native_id)
-        stack = [analysis.frames[i] for i in site.python_stack]
-        detail = macros.detail(site, stack, native_id, len(site.native_stack), _located(site), several)
+            native = [analysis.native_frames[i] for i in site.native_stack[:FRAMES]]
+            extra = macros.native(native, native_id, len(site.native_stack))
+        stack = [analysis.frames[i] for i in site.python_stack[:FRAMES]]
+        ranks = sorted(site.ranks, key=lambda rank: (-(rank.stall_ns or 0), -rank.blocked_ns))[:RANKS]
+        detail = macros.detail(site, stack, native_id, ranks, _located(site), several)
         budget -= _size(detail) + (_size(extra) + 70 if extra else 0)
         if budget < 0:
             break
@@ -96,12 +113,9 @@ def _site_rows(analysis: Analysis, budget: int) -> tuple[list[Markup], list[Mark
         )
     if len(analysis.sites) > len(sites):
         rest = analysis.sites[len(sites) :]
-        stalls = [site.stall.total_ns for site in rest if site.stall]
         notes.append(
-            f"{text.count(len(rest), 'site is', 'sites are')} not listed here: "
-            f"{text.count(sum(site.calls for site in rest), 'call')}, "
-            f"stall {text.duration(sum(stalls) if len(stalls) == len(rest) else None)}, "
-            f"blocked {text.duration(sum(site.blocked.total_ns for site in rest))}. The JSON report has them."
+            f"{text.count(len(rest), 'site is', 'sites are')} not listed here: {summary.sites_sum(rest)}. "
+            "The JSON report has them."
         )
     return rows, native_stacks, notes
 
@@ -122,7 +136,7 @@ def _finalize(value: Any) -> Any:
     if value is None:
         return text.NOT_KNOWN
     if isinstance(value, str) and not isinstance(value, Markup):
-        return text.plain(value)
+        return text.plain_name(value, _LONGEST)
     return value
 
 
@@ -140,11 +154,13 @@ def _environment() -> Environment:
         clip=text.clip,
         count=text.count,
         coverage_sentences=summary.coverage_sentences,
+        device_startup_sentence=lambda device: summary.device_startup_sentence(device) or "",
         device_title=summary.device_title,
         duration=text.duration,
         exact=lambda ns: text.NOT_KNOWN if ns is None else f"{ns:,} ns",
         gaps_sentence=lambda device: summary.gaps_sentence(device) or "",
         ratio=text.ratio,
+        startup_sentences=summary.startup_sentences,
         steps_sentence=summary.steps_sentence,
         time_point=text.time_point,
         trace_title=summary.trace_title,

@@ -1,4 +1,4 @@
-"""The JSON form: every field of the model but `operations`, under the model's own names."""
+"""The JSON form: every field of the model but `Analysis.operations`, under the model's own names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from nsys_sync.model import Analysis
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from nsys_sync.model import Analysis
 
 # Frozen dataclasses hold no cycles: looking for them costs a tenth of the time.
 _STRICT: dict[str, Any] = {
@@ -40,5 +40,6 @@ def _as_dict(value: Any) -> dict[str, Any]:
 
 @cache
 def _fields(kind: type) -> tuple[tuple[str, ...], Callable[[object], tuple[Any, ...]]]:
-    names = tuple(field.name for field in fields(kind) if field.name != "operations")
+    left_out = "operations" if kind is Analysis else None
+    names = tuple(field.name for field in fields(kind) if field.name != left_out)
     return names, attrgetter(*names)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from nsys_sync.render.summary import PART_LABELS, device_title, place
-from nsys_sync.render.text import clip, count, duration, plain, ratio, time_point
+from nsys_sync.render.summary import PART_LABELS, device_title, place, shown_devices
+from nsys_sync.render.text import clip, count, duration, plain_name, ratio, time_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,9 +42,9 @@ _THEMED = {
 }
 
 SITES_SHOWN = 15
-DEVICES_SHOWN = 8
 _BINS = 240
 _SPANS = 1_500
+"""Of one timeline; of each half as many where there are more than two of them, so that eight leave room for sites."""
 _INCH_WIDTH = 8.9
 
 
@@ -115,15 +115,19 @@ def sites_plot(analysis: Analysis) -> Plot | None:
 
 
 def timeline_plots(analysis: Analysis) -> tuple[Plot, ...]:
-    """One plot a device, the devices with most stall first where there are too many to show."""
-    devices = [(trace.name, device) for trace in analysis.traces for device in trace.devices]
-    if len(devices) > DEVICES_SHOWN:
-        keep = sorted(range(len(devices)), key=lambda i: -(devices[i][1].stall_ns or 0))[:DEVICES_SHOWN]
-        devices = [devices[i] for i in sorted(keep)]
+    """One plot a shown device."""
+    devices = shown_devices(analysis)
     several = len(analysis.traces) > 1
+    part = 1 if len(devices) <= 2 else 2
     drawn = [
-        _timeline_plot(analysis, f"timeline{number}", device, f" of {plain(name)}" if several else "")
-        for number, (name, device) in enumerate(devices)
+        _timeline_plot(
+            f"timeline{number}",
+            device,
+            f" of {plain_name(trace.name)}" if several else "",
+            _BINS // part,
+            _SPANS // part,
+        )
+        for number, (trace, device) in enumerate(devices)
     ]
     return tuple(plot for plot in drawn if plot is not None)
 
@@ -173,8 +177,8 @@ def distribution_plot(analysis: Analysis) -> Plot | None:
     )
 
 
-def _timeline_plot(analysis: Analysis, plot_id: str, device: Device, of_trace: str) -> Plot | None:
-    bins = _shares(device, _BINS)
+def _timeline_plot(plot_id: str, device: Device, of_trace: str, most_bins: int, most_spans: int) -> Plot | None:
+    bins = _shares(device, most_bins)
     if not bins["busy"] or device.window_ns <= 0:
         return None
     zoom = device.zoom
@@ -210,7 +214,7 @@ def _timeline_plot(analysis: Analysis, plot_id: str, device: Device, of_trace: s
     lane.set_yticks([50], ["blocked"], fontsize=8)
     _time_axis(lane, unit)
     if zoom:
-        _draw_zoom(canvas, analysis, zoom)
+        _draw_zoom(canvas, zoom, most_spans)
 
     columns = ("time since session start", *keys, "blocked")
     tenths = _shares(device, 10)
@@ -225,7 +229,7 @@ def _timeline_plot(analysis: Analysis, plot_id: str, device: Device, of_trace: s
     )
     description = f"Share of each {duration(bin_ns)} of the window of {duration(device.window_ns)}"
     if zoom:
-        description += f"; below, {plain(zoom.title)} in full detail ({duration(zoom.end_ns - zoom.start_ns)})"
+        description += f"; below, {plain_name(zoom.title)} in full detail ({duration(zoom.end_ns - zoom.start_ns)})"
     return canvas.finish(
         title=f"Where the time of {device_title(device)}{of_trace} went",
         description=description + ".",
@@ -234,17 +238,17 @@ def _timeline_plot(analysis: Analysis, plot_id: str, device: Device, of_trace: s
     )
 
 
-def _draw_zoom(canvas: _Canvas, analysis: Analysis, zoom: Zoom) -> None:
+def _draw_zoom(canvas: _Canvas, zoom: Zoom, most_spans: int) -> None:
     from matplotlib.path import Path
 
     lanes = ("busy", "stall", "host-bound", "device-side", "profiler", "operation")
-    spans = sorted(zoom.spans, key=lambda span: span.start_ns - span.end_ns)[:_SPANS]
+    spans = sorted(zoom.spans, key=lambda span: span.start_ns - span.end_ns)[:most_spans]
     present = [lane for lane in lanes if any(span.lane == lane for span in spans)]
     if not present:
         return
     axes = canvas.axes(0.09, 0.88, top=2.45, height=1.2)
     unit, scale = _axis_unit(zoom.end_ns - zoom.start_ns)
-    axes.set_title(canvas.label(clip(plain(zoom.title), 90)), fontsize=9, color=_TEXT, loc="left", pad=5)
+    axes.set_title(canvas.label(plain_name(zoom.title, 90)), fontsize=9, color=_TEXT, loc="left", pad=5)
     width = zoom.end_ns - zoom.start_ns
     for row, lane in enumerate(present):
         points: list[tuple[float, float]] = []

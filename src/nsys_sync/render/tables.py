@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from nsys_sync.render.text import plain
+
 if TYPE_CHECKING:
     from nsys_sync.model import Analysis, Distribution
 
@@ -100,11 +102,11 @@ def sites_table(analysis: Analysis) -> pa.Table:
 
 
 def to_csv_bytes(table: pa.Table) -> bytes:
-    """CSV in UTF-8 with a header; null is an empty cell.
+    """CSV in UTF-8 with a header; null is an empty cell, a row is a line.
 
-    A spreadsheet runs a cell that begins with `=`, `+`, `-`, `@`, a tab or a carriage return as a formula, and names
-    come from whoever wrote the traced program: such text cells get an apostrophe in front. Read Parquet, or take one
-    leading apostrophe off, to have the exact names.
+    Names come from whoever wrote the traced program: control codes in them, tabs and newlines too, become visible as
+    in `plain`, and a text cell that a spreadsheet would run as a formula gets an apostrophe in front. Parquet has the
+    exact names.
     """
     for index, field in enumerate(table.schema):
         column = table.column(index)
@@ -112,10 +114,9 @@ def to_csv_bytes(table: pa.Table) -> bytes:
             column = column.cast(field.type.value_type)
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
             continue
-        dangerous = pc.match_substring_regex(column, r"^[=+\-@\t\r]")
-        quote = pa.scalar("'", column.type)
-        escaped = pc.binary_join_element_wise(quote, column, pa.scalar("", column.type))
-        table = table.set_column(index, field.name, pc.if_else(dangerous, escaped, column))
+        distinct = pc.unique(column)
+        cells = pa.array([_csv_cell(name) for name in distinct.to_pylist()], column.type)
+        table = table.set_column(index, field.name, cells.take(pc.index_in(column, distinct)))
     out = io.BytesIO()
     pyarrow.csv.write_csv(table, out)
     return out.getvalue()
@@ -126,6 +127,14 @@ def to_parquet_bytes(table: pa.Table) -> bytes:
     out = io.BytesIO()
     pyarrow.parquet.write_table(table, out, compression="zstd")
     return out.getvalue()
+
+
+def _csv_cell(name: str | None) -> str | None:
+    if name is None:
+        return None
+    # A leading tab or carriage return would start a formula as well, but is a backslash by now.
+    shown = plain(name)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
 
 
 def _distribution(name: str, values: Distribution | None) -> dict[str, float | None]:

@@ -11,18 +11,28 @@ from rich.table import Table
 from rich.text import Text
 
 from nsys_sync.render.summary import (
+    MESSAGE_LENGTH,
+    any_startup_stall,
     coverage_sentences,
     device_parts,
+    device_startup_sentence,
     device_title,
+    folded_coverage_sentence,
+    folded_sentence,
     gaps_sentence,
     headline,
+    no_sites_sentence,
     omitted_sentence,
+    order_of,
     place_parts,
+    shown_devices,
+    shown_traces,
+    sites_sum,
     startup_sentences,
     steps_sentence,
     trace_title,
 )
-from nsys_sync.render.text import clip, count, duration, plain, ratio
+from nsys_sync.render.text import clip, count, duration, plain_name, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,6 +52,7 @@ _STYLES = {
 }
 _TABLE_FROM_WIDTH = 64
 _WIDE_FROM_WIDTH = 116
+_STARTUP_WIDTH = len("in start-up") + 2
 
 
 def render_terminal(analysis: Analysis, *, width: int, color: bool, top: int) -> str:
@@ -69,28 +80,43 @@ def render_terminal(analysis: Analysis, *, width: int, color: bool, top: int) ->
 def _report(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType]:
     yield Text(headline(analysis), style="bold")
     if analysis.selection:
-        yield Text(f"Selection: {plain(analysis.selection)}")
-    for trace in analysis.traces:
+        yield Text(f"Selection: {plain_name(analysis.selection)}")
+    devices = shown_devices(analysis)
+    for trace in shown_traces(analysis):
         yield ""
-        yield from _trace(trace, width)
+        yield from _trace(trace, [device for of_trace, device in devices if of_trace is trace], width)
+    folded = folded_sentence(analysis)
+    if folded:
+        yield ""
+        yield Text(folded)
     yield ""
     yield from _sites(analysis, width, top)
-    for trace in analysis.traces:
+    for trace in shown_traces(analysis):
         yield ""
-        name = f" of {plain(trace.name)}" if len(analysis.traces) > 1 else ""
+        name = f" of {plain_name(trace.name)}" if len(analysis.traces) > 1 else ""
         yield Text(f"Coverage{name}", style="bold")
         yield from _bullets(coverage_sentences(trace.coverage))
+    folded = folded_coverage_sentence(analysis)
+    if folded:
+        yield ""
+        yield Text(folded)
 
 
-def _trace(trace: TraceReport, width: int) -> Iterable[RenderableType]:
+def _trace(trace: TraceReport, devices: Sequence[Device], width: int) -> Iterable[RenderableType]:
     yield Text(trace_title(trace), style="bold")
     if not trace.devices:
         yield _indented("No GPU work on record.")
-    for device in trace.devices:
+    for device in devices:
         yield _indented(f"{device_title(device)}: window {duration(device.window_ns)}")
         if device.refused:
-            yield Padding(Text(f"idle time not known: {plain(device.refused)}", style="yellow"), (0, 0, 0, 4))
+            yield Padding(
+                Text(f"idle time not known: {plain_name(device.refused, MESSAGE_LENGTH)}", style="yellow"),
+                (0, 0, 0, 4),
+            )
         yield Padding(_window(device, width), (0, 0, 0, 4))
+        startup = device_startup_sentence(device)
+        if startup:
+            yield Padding(Text(startup), (0, 0, 0, 4))
         gaps = gaps_sentence(device)
         if gaps:
             yield Padding(Text(gaps, style="dim"), (0, 0, 0, 4))
@@ -118,47 +144,47 @@ def _window(device: Device, width: int) -> Table:
 def _sites(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType]:
     shown = analysis.sites[: max(top, 0)]
     if not analysis.sites:
-        yield Text("No sync operations on record." if not analysis.omitted else "Every sync site was left out.")
+        yield Text(no_sites_sentence(analysis))
     elif shown:
         total = len(analysis.sites) + (analysis.omitted.sites if analysis.omitted else 0)
-        order = "stall" if shown[0].stall else "time blocked"
-        yield Text(f"Sync sites by {order} (% of the window of {duration(analysis.window_ns)})", style="bold")
-        yield _table(shown, width) if width >= _TABLE_FROM_WIDTH else _list(shown, width)
+        window = duration(analysis.window_ns)
+        yield Text(f"Sync sites by {order_of(shown)} (% of the window of {window})", style="bold")
+        startup_width = _STARTUP_WIDTH if any_startup_stall(shown) else 0
+        as_table = width - startup_width >= _TABLE_FROM_WIDTH
+        yield _table(shown, width, startup_width) if as_table else _list(shown, width)
         if len(shown) < total:
             yield Text(f"{count(len(shown))} of {count(total, 'site')} shown.", style="dim")
     hidden = analysis.sites[len(shown) :]
     if hidden:
-        stalls = [site.stall.total_ns for site in hidden if site.stall]
-        stall = duration(sum(stalls) if len(stalls) == len(hidden) else None)
-        yield Text(
-            f"{count(len(hidden), 'more site')} below the table's end: {count(sum(s.calls for s in hidden), 'call')}, "
-            f"stall {stall}, blocked {duration(sum(s.blocked.total_ns for s in hidden))}."
-        )
+        yield Text(f"{count(len(hidden), 'more site')} below the table's end: {sites_sum(hidden)}.")
     omitted = omitted_sentence(analysis)
     if omitted:
         yield Text(omitted)
 
 
-def _table(sites: Sequence[Site], width: int) -> Table:
-    wide = width >= _WIDE_FROM_WIDTH
+def _table(sites: Sequence[Site], width: int, startup_width: int) -> Table:
+    wide = width - startup_width >= _WIDE_FROM_WIDTH
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("stall", justify="right", no_wrap=True)
+    if startup_width:
+        table.add_column("in start-up", justify="right", no_wrap=True)
     table.add_column("window", justify="right", no_wrap=True)
     table.add_column("calls", justify="right", no_wrap=True)
     table.add_column("blocked", justify="right", no_wrap=True)
     table.add_column("where" if wide else "where, and what it does", overflow="fold", ratio=1)
     if wide:
         table.add_column("what it does", overflow="fold", ratio=1)
-    room = max((width - 46) // 2 if wide else width - 42, 24)
+    room = max((width - startup_width - 46) // 2 if wide else width - startup_width - 42, 24)
     parents = _parents(sites, room)
     for rank, site in enumerate(sites, 1):
         where = _where(site, parents, room)
-        kind = Text(clip(plain(site.kind.label), 160), style="" if wide else "dim")
+        kind = Text(plain_name(site.kind.label, 160), style="" if wide else "dim")
         stall = site.stall.total_ns if site.stall else None
         cells = [
             Text(str(rank)),
             Text(duration(stall), style=_STYLES["stall"] if stall else ""),
+            *([Text(duration(site.startup_stall_ns), style="dim")] if startup_width else []),
             Text(ratio(site.stall_ratio)),
             Text(count(site.calls)),
             Text(duration(site.blocked.total_ns)),
@@ -175,9 +201,10 @@ def _list(sites: Sequence[Site], width: int) -> Table:
     parents = _parents(sites, width - 4)
     for rank, site in enumerate(sites, 1):
         stall = duration(site.stall.total_ns if site.stall else None)
-        text = Text(f"stall {stall} ({ratio(site.stall_ratio)})\n", style=_STYLES["stall"] if site.stall else "")
+        startup = f", {duration(site.startup_stall_ns)} of it in start-up" if site.startup_stall_ns else ""
+        text = Text(f"stall {stall} ({ratio(site.stall_ratio)}){startup}\n", _STYLES["stall"] if site.stall else "")
         rest = Text(f"\n{count(site.calls, 'call')}, blocked {duration(site.blocked.total_ns)}\n")
-        kind = Text(clip(plain(site.kind.label), 120), style="dim")
+        kind = Text(plain_name(site.kind.label, 120), style="dim")
         table.add_row(Text(f"{rank}."), Text.assemble(text, _where(site, parents, width), rest, kind))
     return table
 
@@ -204,5 +231,5 @@ def _bullets(sentences: Iterable[str]) -> Iterable[RenderableType]:
         grid = Table.grid(padding=(0, 1, 0, 0))
         grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold")
-        grid.add_row(Text(" -"), Text(clip(sentence, 600)))
+        grid.add_row(Text(" -"), Text(sentence))
         yield grid

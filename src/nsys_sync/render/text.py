@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 NOT_KNOWN = "not known"
+NAME_LENGTH = 300
+"""Characters of one name that a person gets to see. The JSON report has it in full."""
 
 _UNITS = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
 
@@ -63,6 +65,13 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode("ascii") for ch in text)
+
+
+def plain_name(text: str, length: int = NAME_LENGTH) -> str:
+    """`text` from a trace, harmless and in at most `length` characters whatever the trace holds."""
+    if len(text) > 2 * length:  # what `clip` would take out of the middle need not be made plain
+        text = text[:length] + text[-length:]
+    return clip(plain(text), length)
 
 
 def clip(text: str, length: int) -> str:

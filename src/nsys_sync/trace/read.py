@@ -20,6 +20,10 @@ from nsys_sync.trace.tables import NEVER_ENDED, IntArray, Metadata, NativeStacks
 
 STRINGS_PER_QUERY = 500
 READERS = 2
+SAYS_NOTHING = frozenset({"", "root", "user", "host", "localhost", "vm"})
+"""User and host names that identify nobody, and would be replaced in ordinary text."""
+LATEST_TIME = 2**61
+"""73 years, in ns."""
 HOW_TO_CAPTURE_STACKS = (
     "capture with nsys profile --sample=process-tree --cudabacktrace=sync:0 --python-backtrace=cuda "
     "--python-sampling=true"
@@ -95,6 +99,16 @@ def process_of(global_id: IntArray) -> IntArray:
     return global_id >> 24
 
 
+def _events(file: SqliteFile, table: str, wanted: Mapping[str, s.Column]) -> dict[str, IntArray]:
+    """The wanted columns. Rows whose times are no times (corrupted) are left out: sums of the others fit 64 bits."""
+    columns = file.integers(table, s.expressions(file, table, wanted), s.only_rows_with(file, table, wanted))
+    start, end = columns["start_ns"], columns["end_ns"]
+    if len(start) and max(int(start.max()), int(end.max()), -int(start.min()), -int(end.min())) > LATEST_TIME:
+        possible = (np.abs(start // 2) <= LATEST_TIME // 2) & (np.abs(end // 2) <= LATEST_TIME // 2)
+        return {name: values[possible] for name, values in columns.items()}
+    return columns
+
+
 def _concat(parts: list[pd.DataFrame], columns: Iterable[str]) -> pd.DataFrame:
     if len(parts) == 1:
         return parts[0]
@@ -104,15 +118,9 @@ def _concat(parts: list[pd.DataFrame], columns: Iterable[str]) -> pd.DataFrame:
 
 
 def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    parts = []
-    for table in s.API_TABLES:
-        if table in file.tables:
-            columns = file.integers(
-                table,
-                s.expressions(file, table, s.API_COLUMNS),
-                s.only_rows_with(file, table, s.API_COLUMNS),
-            )
-            parts.append(pd.DataFrame(columns, copy=False))
+    parts = [
+        pd.DataFrame(_events(file, table, s.API_COLUMNS), copy=False) for table in s.API_TABLES if table in file.tables
+    ]
     api = _concat(parts, s.API_COLUMNS)
     name_codes, name_ids = pd.factorize(api["name_id"].to_numpy())
     names = _strings(file, name_ids.tolist())
@@ -128,7 +136,7 @@ def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd
         if table not in file.tables:
             continue
         wanted = {**s.GPU_COLUMNS, **s.COPY_COLUMNS} if table == s.MEMCPY else s.GPU_COLUMNS
-        columns = file.integers(table, s.expressions(file, table, wanted), s.only_rows_with(file, table, s.GPU_COLUMNS))
+        columns = _events(file, table, wanted)
         gpu = {name: columns[name] for name in s.GPU_COLUMNS}
         gpu["process"] = process_of(gpu.pop("global_pid"))
         parts.append(pd.DataFrame(gpu, copy=False))
@@ -153,11 +161,7 @@ def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd
 def _read_stream_syncs(file: SqliteFile) -> pd.DataFrame:
     if s.SYNCHRONIZATION not in file.tables:
         return pd.DataFrame({name: np.empty(0, dtype=np.int64) for name in (*s.SYNCHRONIZATION_COLUMNS, "process")})
-    columns = file.integers(
-        s.SYNCHRONIZATION,
-        s.expressions(file, s.SYNCHRONIZATION, s.SYNCHRONIZATION_COLUMNS),
-        s.only_rows_with(file, s.SYNCHRONIZATION, s.SYNCHRONIZATION_COLUMNS),
-    )
+    columns = _events(file, s.SYNCHRONIZATION, s.SYNCHRONIZATION_COLUMNS)
     columns["process"] = process_of(columns.pop("global_pid"))
     return pd.DataFrame(columns, copy=False)
 
@@ -165,11 +169,7 @@ def _read_stream_syncs(file: SqliteFile) -> pd.DataFrame:
 def _read_overhead(file: SqliteFile) -> pd.DataFrame:
     if s.OVERHEAD not in file.tables:
         return pd.DataFrame({name: np.empty(0, dtype=np.int64) for name in ("start_ns", "end_ns", "process")})
-    columns = file.integers(
-        s.OVERHEAD,
-        s.expressions(file, s.OVERHEAD, s.OVERHEAD_COLUMNS),
-        s.only_rows_with(file, s.OVERHEAD, s.OVERHEAD_COLUMNS),
-    )
+    columns = _events(file, s.OVERHEAD, s.OVERHEAD_COLUMNS)
     names = _strings(file, np.unique(columns["name_id"]).tolist())
     unknown = [name_id for name_id, name in names.items() if name.strip().lower() == "unknown"]
     table = pd.DataFrame(
@@ -204,15 +204,21 @@ def _read_nvtx(file: SqliteFile) -> pd.DataFrame:
     domain = 'coalesce(e."domainId", 0)' if "domainId" in have else "0"
     table = file.arrow(
         f'SELECT e.start AS start_ns, coalesce(e."end", {NEVER_ENDED}) AS end_ns, e."globalTid" AS global_tid, '
-        f"CAST(coalesce({text}, {registered}, '') AS TEXT) AS name, {domain} AS domain_id, "
+        f"CAST(coalesce({text}, {registered}, '') AS BLOB) AS name, {domain} AS domain_id, "
         f'e."eventType" AS event_type FROM "{s.NVTX}" e {join} '
-        f'WHERE e."eventType" IN ({kinds}) AND e.start IS NOT NULL AND e."globalTid" IS NOT NULL'
+        f"WHERE e.\"eventType\" IN ({kinds}) AND typeof(e.start) = 'integer' AND typeof(e.\"globalTid\") = 'integer'"
     )
     if not table.num_rows:
         return empty
+    impossible = np.abs(table.column("start_ns").to_numpy() // 2) > LATEST_TIME // 2
+    if impossible.any():
+        table = table.filter(pa.array(~impossible))
     columns = {name: table.column(name).to_numpy() for name in ("start_ns", "end_ns", "global_tid", "domain_id")}
+    columns["end_ns"] = np.where(columns["end_ns"] > LATEST_TIME, NEVER_ENDED, columns["end_ns"])
     names = table.column("name").combine_chunks().dictionary_encode()
-    name_index: pd.Index[str] = pd.Index(names.dictionary.to_pylist(), dtype=object)
+    # Two names that differ only in broken bytes look alike then, and categories must differ.
+    shown = [bytes(name).decode("utf-8", "replace") for name in names.dictionary.to_pylist()]
+    shown_codes, name_index = pd.factorize(np.array(shown, dtype=object))
     domains = _domain_names(file)
     keys = pd.MultiIndex.from_arrays([process_of(columns["global_tid"]), columns["domain_id"]])
     key_codes, unique_keys = pd.factorize(keys)
@@ -224,7 +230,9 @@ def _read_nvtx(file: SqliteFile) -> pd.DataFrame:
             "start_ns": columns["start_ns"],
             "end_ns": np.maximum(columns["end_ns"], columns["start_ns"]),
             "global_tid": columns["global_tid"],
-            "name": pd.Categorical.from_codes(names.indices.to_numpy(), categories=name_index),
+            "name": pd.Categorical.from_codes(
+                shown_codes[names.indices.to_numpy()], categories=pd.Index(name_index, dtype=object)
+            ),
             "domain": pd.Categorical.from_codes(domain_codes[key_codes], categories=domain_index),
             "is_push_pop": np.isin(table.column("event_type").to_numpy(), s.NVTX_PUSH_POP),
         }
@@ -239,7 +247,8 @@ def _domain_names(file: SqliteFile) -> dict[tuple[int, int], str]:
     registered = '(SELECT value FROM StringIds WHERE id = "textId")' if "textId" in have else "NULL"
     rows = file.rows(
         f'SELECT "globalTid", "domainId", coalesce(text, {registered}, \'\') FROM "{s.NVTX}" '
-        f'WHERE "eventType" = {s.NVTX_DOMAIN_CREATE} AND "globalTid" IS NOT NULL AND "domainId" IS NOT NULL'
+        f'WHERE "eventType" = {s.NVTX_DOMAIN_CREATE} AND "globalTid" IS NOT NULL AND "domainId" IS NOT NULL',
+        (int, int, str),
     )
     return {(tid >> 24, domain): str(name) for tid, domain, name in rows}
 
@@ -248,7 +257,7 @@ def _read_python(file: SqliteFile) -> PythonEvents:
     if s.OUR_BACKTRACES in file.tables:
         events = file.arrow(
             f'SELECT start AS start_ns, "globalTid" AS global_tid, payload FROM "{s.OUR_BACKTRACES}" '
-            'WHERE payload IS NOT NULL AND start IS NOT NULL AND "globalTid" IS NOT NULL'
+            "WHERE typeof(payload) = 'blob' AND typeof(start) = 'integer' AND typeof(\"globalTid\") = 'integer'"
         )
         return _python_events(file, events, wrapped=False)
     domains = {key for key, name in _domain_names(file).items() if name == s.PYTHON_DOMAIN}
@@ -264,8 +273,8 @@ def _read_python(file: SqliteFile) -> PythonEvents:
     ids = ", ".join(str(domain) for domain in sorted({domain for _, domain in domains}))
     events = file.arrow(
         f'SELECT start AS start_ns, "globalTid" AS global_tid, "domainId" AS domain_id, "binaryData" AS payload '
-        f'FROM "{s.NVTX}" WHERE "eventType" = {s.NVTX_MARK} AND "domainId" IN ({ids}) AND "binaryData" IS NOT NULL '
-        'AND "globalTid" IS NOT NULL'
+        f'FROM "{s.NVTX}" WHERE "eventType" = {s.NVTX_MARK} AND "domainId" IN ({ids}) '
+        "AND typeof(\"binaryData\") = 'blob' AND typeof(start) = 'integer' AND typeof(\"globalTid\") = 'integer'"
     )
     if not events.num_rows:
         return _no_python_events("the export has no Python stacks; export the report again with --include-blobs=true")
@@ -284,7 +293,8 @@ def _layout_is_known(file: SqliteFile) -> bool:
     rows = file.rows(
         f"SELECT DISTINCT d.name, d.payloadSize, e.name, coalesce(e.offset, 0) FROM {s.PAYLOAD_SCHEMAS} d "
         f"JOIN {s.PAYLOAD_ENTRIES} e ON e.schemaId = d.schemaId AND e.domainId = d.domainId "
-        "WHERE d.name IN ('PythonBacktrace', 'PythonFrame')"
+        "WHERE d.name IN ('PythonBacktrace', 'PythonFrame')",
+        (object, object, object, object),
     )
     header = {(name, offset) for schema, _, name, offset in rows if schema == "PythonBacktrace"}
     frame = {(name, offset) for schema, _, name, offset in rows if schema == "PythonFrame"}
@@ -334,14 +344,15 @@ def _native_stacks(
     """Up to schema 3.9.0 the API rows' ids run 0…N-1 and the callchains' 1…N; later both start at 0."""
     if s.CALLCHAINS not in file.tables:
         return NativeStacks(None, "no native callchains were collected; " + HOW_TO_CAPTURE_STACKS, frames, symbols)
-    first = file.rows(f"SELECT min(id) FROM {s.CALLCHAINS}")[0][0]  # two queries: SQLite's index serves one end each
-    last = file.rows(f"SELECT max(id) FROM {s.CALLCHAINS}")[0][0]
+    # Two queries: SQLite's index serves one end each.
+    first = file.rows(f"SELECT min(id) FROM {s.CALLCHAINS}", (int,))
+    last = file.rows(f"SELECT max(id) FROM {s.CALLCHAINS}", (int,))
     asked = api["callchain_id"].to_numpy()
     asked = asked[asked >= 0]
-    if first is None or not len(asked):
+    if not first or not last or not len(asked):
         return NativeStacks(None, "no native callchains were collected; " + HOW_TO_CAPTURE_STACKS, frames, symbols)
-    shift = int(first - asked.min())
-    if shift not in (0, 1) or last - asked.max() != shift:
+    shift = int(first[0][0] - asked.min())
+    if shift not in (0, 1) or last[0][0] - asked.max() != shift:
         return NativeStacks(
             None, "the native callchains cannot be matched to their calls with certainty", frames, symbols
         )
@@ -357,7 +368,8 @@ def read_native_stacks(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, 
         rows = file.rows(
             f"SELECT c.id, y.value, m.value FROM {s.CALLCHAINS} c "
             f"LEFT JOIN {s.STRINGS} y ON y.id = c.symbol LEFT JOIN {s.STRINGS} m ON m.id = c.module "
-            f"WHERE c.id IN ({ids}) ORDER BY c.id, c.stackDepth"
+            f"WHERE c.id IN ({ids}) ORDER BY c.id, c.stackDepth",
+            (int, object, object),
         )
         for chain, symbol, module in rows:
             result[chain] = (*result.get(chain, ()), (str(symbol or "[unknown]"), str(module or "[unknown]")))
@@ -371,7 +383,7 @@ def _read_symbol_frames(file: SqliteFile, needles: Iterable[str]) -> tuple[pd.Da
         return empty, {}
     needles = tuple(needles)
     contains = " OR ".join("instr(value, ?)" for _ in needles)
-    symbols = {int(i): str(v) for i, v in file.rows(f"SELECT id, value FROM {s.STRINGS} WHERE {contains}", needles)}
+    symbols = dict(file.rows(f"SELECT id, value FROM {s.STRINGS} WHERE {contains}", (int, str), needles))
     if not symbols:
         return empty, {}
     ids = ", ".join(str(symbol) for symbol in symbols)
@@ -387,8 +399,8 @@ def read_first_frames_outside_cuda(file: SqliteFile, chain_ids: IntArray) -> pd.
         return pd.Series([], index=np.empty(0, dtype=np.int64), dtype=object)
     modules = [
         i
-        for i, name in file.rows(f"SELECT DISTINCT m.id, m.value FROM {s.STRINGS} m WHERE m.value LIKE '%.so%'")
-        if re.search(r"/lib(cuda|cudart|cupti|nvrtc)[-.\w]*\.so", str(name))
+        for i, name in file.rows(f"SELECT id, value FROM {s.STRINGS} WHERE value LIKE '%.so%'", (int, str))
+        if re.search(r"/lib(cuda|cudart|cupti|nvrtc)[-.\w]*\.so", name)
     ]
     excluded = ", ".join(str(i) for i in modules) or "NULL"
     unresolved = "AND coalesce(unresolved, 0) = 0" if "unresolved" in file.columns(s.CALLCHAINS) else ""
@@ -409,16 +421,14 @@ def _strings(file: SqliteFile, ids: list[int]) -> dict[int, str]:
         return result
     for begin in range(0, len(ids), STRINGS_PER_QUERY):
         chunk = ", ".join(str(int(i)) for i in ids[begin : begin + STRINGS_PER_QUERY])
-        result.update((i, str(v)) for i, v in file.rows(f"SELECT id, value FROM {s.STRINGS} WHERE id IN ({chunk})"))
+        result.update(file.rows(f"SELECT id, value FROM {s.STRINGS} WHERE id IN ({chunk})", (int, str)))
     return result
 
 
 def _key_values(file: SqliteFile, table: str) -> dict[str, str]:
     if not {"name", "value"} <= file.columns(table):
         return {}
-    return {
-        str(name): str(value) for name, value in file.rows(f'SELECT name, value FROM "{table}"') if value is not None
-    }
+    return dict(file.rows(f'SELECT name, CAST(value AS TEXT) FROM "{table}"', (str, str)))
 
 
 def _read_metadata(file: SqliteFile) -> Metadata:
@@ -428,35 +438,38 @@ def _read_metadata(file: SqliteFile) -> Metadata:
         export.update(_key_values(file, table))
     start_utc = None
     if {"utcEpochNs"} <= file.columns(s.SESSION_START):
-        rows = file.rows(f"SELECT utcEpochNs FROM {s.SESSION_START} WHERE utcEpochNs > 0 LIMIT 1")
-        if rows and rows[0][0] < 2**62:
+        rows = file.rows(f"SELECT utcEpochNs FROM {s.SESSION_START} LIMIT 1", (int,))
+        if rows and 0 < rows[0][0] < 2**62:
             moment = datetime.fromtimestamp(rows[0][0] / 1e9, tz=timezone.utc)
             start_utc = moment.isoformat(timespec="seconds")
     users = {value for key, value in capture.items() if key.endswith(":USER_NAME")} | {export.get("EXPORT_USER", "")}
+    private_names = dict.fromkeys(sorted(users - SAYS_NOTHING), "USER")
+    if (host := export.get("EXPORT_HOST", "")) not in SAYS_NOTHING:
+        private_names[host] = "HOST"
     return Metadata(
         nsys_version=export.get("EXPORT_PRODUCT_VERSION"),
         schema_version=export.get("EXPORT_SCHEMA_VERSION"),
         capture_start_utc=start_utc,
         capture=capture,
-        user_names=frozenset(user for user in users if user and user != "root"),
+        private_names=private_names,
     )
 
 
 def _read_process_names(file: SqliteFile) -> dict[int, str]:
     if not {"globalPid", "name"} <= file.columns(s.PROCESSES):
         return {}
-    rows = file.rows(f"SELECT globalPid, name FROM {s.PROCESSES} WHERE globalPid IS NOT NULL AND name IS NOT NULL")
-    return {global_pid >> 24: str(name).replace("\\", "/").rsplit("/", 1)[-1] for global_pid, name in rows}
+    rows = file.rows(f"SELECT globalPid, name FROM {s.PROCESSES}", (int, str))
+    return {global_pid >> 24: name.replace("\\", "/").rsplit("/", 1)[-1] for global_pid, name in rows}
 
 
 def _read_thread_names(file: SqliteFile) -> dict[int, str]:
     if not {"globalTid", "nameId"} <= file.columns(s.THREADS) or s.STRINGS not in file.tables:
         return {}
     rows = file.rows(
-        f"SELECT t.globalTid, y.value FROM {s.THREADS} t JOIN {s.STRINGS} y ON y.id = t.nameId "
-        "WHERE t.globalTid IS NOT NULL"
+        f"SELECT t.globalTid, y.value FROM {s.THREADS} t JOIN {s.STRINGS} y ON y.id = t.nameId",
+        (int, str),
     )
-    return {int(tid): str(name) for tid, name in rows}
+    return dict(rows)
 
 
 class _CudaDevices:
@@ -465,12 +478,12 @@ class _CudaDevices:
     def __init__(self, file: SqliteFile) -> None:
         gpus: dict[int, str] = {}
         if {"id", "name"} <= file.columns(s.GPUS):
-            gpus = {int(i): str(name) for i, name in file.rows(f"SELECT id, name FROM {s.GPUS} WHERE id IS NOT NULL")}
+            gpus = dict(file.rows(f"SELECT id, name FROM {s.GPUS}", (int, str)))
         self.gpus = gpus
         self._gpu_of: dict[tuple[int, int], int] = {}
         if {"gpuId", "cudaId", "pid"} <= file.columns(s.CUDA_DEVICES):
-            rows = file.rows(f"SELECT pid, cudaId, gpuId FROM {s.CUDA_DEVICES} WHERE gpuId IS NOT NULL")
-            self._gpu_of = {(int(pid), int(cuda)): int(gpu) for pid, cuda, gpu in rows}
+            rows = file.rows(f"SELECT pid, cudaId, gpuId FROM {s.CUDA_DEVICES}", (int, int, int))
+            self._gpu_of = {(pid, cuda): gpu for pid, cuda, gpu in rows}
         self._unmapped: list[int] = []
         self.names: dict[int, str] = {}
 
@@ -501,8 +514,8 @@ def _read_diagnostics(file: SqliteFile) -> tuple[tuple[str, str], ...]:
     """(severity, text) of warnings (2) and errors (3), in order, each once."""
     if not {"severity", "text"} <= file.columns(s.DIAGNOSTICS):
         return ()
-    rows = file.rows(f"SELECT severity, text FROM {s.DIAGNOSTICS} WHERE severity IN (2, 3) AND text IS NOT NULL")
-    found = (("error" if severity == 3 else "warning", " ".join(str(text).split())) for severity, text in rows)
+    rows = file.rows(f"SELECT severity, text FROM {s.DIAGNOSTICS} WHERE severity IN (2, 3)", (int, str))
+    found = (("error" if severity == 3 else "warning", " ".join(text.split())) for severity, text in rows)
     return tuple(dict.fromkeys(found))
 
 

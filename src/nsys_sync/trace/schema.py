@@ -72,11 +72,15 @@ MEMORY_KINDS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A canonical integer column: the table's name for it, and the value where the column or the cell is missing."""
+    """A canonical integer column: the table's name for it, and what stands for a value that is not there.
+
+    `null` is SQL for a NULL cell; None leaves the row out. `absent` is SQL where the table has no such column; None
+    makes the column required.
+    """
 
     source: str
-    missing: int | str | None = None
-    """SQL for a missing value; None makes the column required."""
+    null: int | str | None = None
+    absent: int | None = None
 
 
 API_COLUMNS: Mapping[str, Column] = {
@@ -85,7 +89,7 @@ API_COLUMNS: Mapping[str, Column] = {
     "global_tid": Column("globalTid"),
     "correlation_id": Column("correlationId", -1),
     "name_id": Column("nameId"),
-    "callchain_id": Column("callchainId", -1),
+    "callchain_id": Column("callchainId", -1, absent=-1),
 }
 GPU_COLUMNS: Mapping[str, Column] = {
     "start_ns": Column("start"),
@@ -95,25 +99,25 @@ GPU_COLUMNS: Mapping[str, Column] = {
     "correlation_id": Column("correlationId", -1),
 }
 COPY_COLUMNS: Mapping[str, Column] = {
-    "context_id": Column("contextId", -1),
-    "stream_id": Column("streamId", -1),
-    "copy_kind": Column("copyKind", -1),
-    "src_kind": Column("srcKind", -1),
-    "dst_kind": Column("dstKind", -1),
+    "context_id": Column("contextId", -1, absent=-1),
+    "stream_id": Column("streamId", -1, absent=-1),
+    "copy_kind": Column("copyKind", -1, absent=-1),
+    "src_kind": Column("srcKind", -1, absent=-1),
+    "dst_kind": Column("dstKind", -1, absent=-1),
 }
 SYNCHRONIZATION_COLUMNS: Mapping[str, Column] = {
     "start_ns": Column("start"),
     "end_ns": Column("end", "start - 1"),
     "global_pid": Column("globalPid", -1),
     "correlation_id": Column("correlationId", -1),
-    "context_id": Column("contextId", -1),
-    "stream_id": Column("streamId", -1),
+    "context_id": Column("contextId", -1, absent=-1),
+    "stream_id": Column("streamId", -1, absent=-1),
 }
 OVERHEAD_COLUMNS: Mapping[str, Column] = {
     "start_ns": Column("start"),
     "end_ns": Column("end", "start - 1"),
     "global_tid": Column("globalTid", -1),
-    "name_id": Column("nameId", -1),
+    "name_id": Column("nameId", -1, absent=-1),
 }
 
 
@@ -123,13 +127,13 @@ def expressions(file: SqliteFile, table: str, columns: Mapping[str, Column]) -> 
     result = {}
     for name, column in columns.items():
         if column.source not in have:
-            if column.missing is None:
+            if column.absent is None:
                 raise file.error(f"table {table} has no column {column.source}")
-            result[name] = str(column.missing)
-        elif column.missing is None or file.is_not_null(table, column.source):
+            result[name] = str(column.absent)
+        elif column.null is None or file.is_not_null(table, column.source):
             result[name] = f'"{column.source}"'
         else:
-            result[name] = f'coalesce("{column.source}", {column.missing})'
+            result[name] = f'coalesce("{column.source}", {column.null})'
     return result
 
 
@@ -138,6 +142,6 @@ def only_rows_with(file: SqliteFile, table: str, columns: Mapping[str, Column]) 
     needed = [
         column.source
         for column in columns.values()
-        if column.missing is None and not file.is_not_null(table, column.source)
+        if column.null is None and not file.is_not_null(table, column.source)
     ]
     return "WHERE " + " AND ".join(f'"{source}" IS NOT NULL' for source in needed) if needed else ""

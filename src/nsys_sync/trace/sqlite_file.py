@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,25 +33,28 @@ class SqliteFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _refuse_what_is_not_sqlite(path)
+        require_sqlite(path)
+        _refuse_unmerged_changes(path)
         # A database in WAL mode would make SQLite write a -shm file beside the input; `immutable` never writes.
         with path.open("rb") as file:
             header = file.read(20)
-        wal = header[18:20] == b"\x02\x02"
-        self.uri = f"file:{quote(str(path.resolve()))}?mode=ro" + ("&immutable=1" if wal else "")
+        in_wal_mode = header[18:20] == b"\x02\x02"
+        self.uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro" + ("&immutable=1" if in_wal_mode else "")
+        self._lock = threading.Lock()
         with self._errors_named():
             self._connection = sqlite3.connect(self.uri, uri=True, check_same_thread=False)
-            tables = [
-                name
-                for (name,) in self._connection.execute(
-                    "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
-                )
-            ]
+            # Names in a trace can be cut inside a letter (Linux cuts thread names at 15 bytes).
+            self._connection.text_factory = lambda text: text.decode("utf-8", "replace")
+            # Views and virtual tables are never nsys's, and a query of one can run for ever.
+            tables = self._connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+            ).fetchall()
             self._columns: Mapping[str, Mapping[str, bool]] = {
                 table: {
                     row[1]: bool(row[3]) for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})")
                 }
-                for table in tables
+                for (table,) in tables
+                if self._connection.execute(f"SELECT 1 FROM {_quoted(table)} LIMIT 1").fetchone()
             }
 
     def close(self) -> None:
@@ -58,20 +62,22 @@ class SqliteFile:
 
     @property
     def tables(self) -> frozenset[str]:
+        """Tables that hold rows: with `--lazy=false` nsys also writes empty ones, which say no more than none."""
         return frozenset(self._columns)
 
     def columns(self, table: str) -> frozenset[str]:
-        """Column names of `table`; empty when there is no such table."""
+        """Column names of `table`; empty when there is no such table, or no row in it."""
         return frozenset(self._columns.get(table, ()))
 
     def is_not_null(self, table: str, column: str) -> bool:
         """Whether the table's declaration forbids NULL in the column."""
         return self._columns[table][column]
 
-    def rows(self, sql: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
-        """A query whose result is small."""
-        with self._errors_named():
-            return self._connection.execute(sql, tuple(parameters)).fetchall()
+    def rows(self, sql: str, kinds: Sequence[type], parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+        """A query whose result is small. Rows with a value of another kind than declared are left out."""
+        with self._errors_named(), self._lock:
+            found = self._connection.execute(sql, tuple(parameters)).fetchall()
+        return [row for row in found if all(isinstance(v, kind) for v, kind in zip(row, kinds, strict=True))]
 
     def arrow(self, sql: str) -> pa.Table:
         """A query whose result may be large."""
@@ -103,7 +109,7 @@ class SqliteFile:
     def _errors_named(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.DatabaseError, adbc_driver_manager.Error, pa.ArrowInvalid) as error:
+        except (sqlite3.Error, adbc_driver_manager.Error, pa.ArrowException, UnicodeDecodeError) as error:
             raise self.error(f"SQLite cannot read it ({_first_line(error)})") from error
 
 
@@ -121,11 +127,14 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or ["no reason given"])[0]
 
 
-def _refuse_what_is_not_sqlite(path: Path) -> None:
+def require_sqlite(path: Path) -> None:
+    """Raises TraceError, in words, for what is no SQLite database or not a whole one."""
     if not path.exists():
         raise TraceError(f"{path}: no such file. Name an export that nsys wrote: {export_command(path)}")
     if path.is_dir():
         raise TraceError(f"{path}: is a folder. Name the .sqlite file inside it")
+    if not path.is_file():
+        raise TraceError(f"{path}: is a device or a pipe, not a file. Save the export to a file first")
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -140,7 +149,16 @@ def _refuse_what_is_not_sqlite(path: Path) -> None:
     page_size = int.from_bytes(head[16:18], "big")
     page_size = 65536 if page_size == 1 else page_size
     pages = int.from_bytes(head[28:32], "big")
-    if size < page_size * pages and not os.path.exists(f"{path}-wal"):  # noqa: PTH110
+    if size < page_size * pages:
         raise TraceError(
             f"{path}: is cut off ({size} bytes of {page_size * pages}). Export the trace again: {export_command(path)}"
+        )
+
+
+def _refuse_unmerged_changes(path: Path) -> None:
+    log = Path(f"{path}-wal")
+    if log.exists() and log.stat().st_size:
+        raise TraceError(
+            f"{path}: has changes in {log.name} that are not merged yet. Close the program that writes it, or merge "
+            "them in a copy of both files: sqlite3 COPY 'PRAGMA wal_checkpoint(TRUNCATE)'"
         )

@@ -21,13 +21,16 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Metadata:
-    """What the export says of itself. `capture` holds the capture options; keys as NVIDIA spells them."""
+    """What the export says of itself. `capture` holds the capture options; keys as NVIDIA spells them.
+
+    `private_names`: names of users and hosts, and what is shown instead.
+    """
 
     nsys_version: str | None
     schema_version: str | None
     capture_start_utc: str | None
     capture: Mapping[str, str]
-    user_names: frozenset[str]
+    private_names: Mapping[str, str]
 
 
 @dataclass(frozen=True)
