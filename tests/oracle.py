@@ -46,7 +46,8 @@ class Call:
     start: int
     end: int | None
     name: str
-    correlation_ids: set[int] = field(default_factory=set)
+    correlation_ids: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Ids of its own rows and of those inside it, each with the names of the rows that have it."""
     gpu_rows: list[GpuRow] = field(default_factory=list)
     sync_rows: list[tuple[int, int]] = field(default_factory=list)
     is_sync: bool = False
@@ -192,7 +193,8 @@ def read_calls(connection: sqlite3.Connection, names: dict[int, str]) -> list[Ca
         thread_rows.sort(key=lambda r: (r[0], -(INFINITE if r[1] is None else r[1]), r[4] is None, r[5]))
         open_calls: list[Call] = []
         for start, end, correlation_id, name, _, _ in thread_rows:
-            open_calls = [call for call in open_calls if call.end is not None and call.end > start]
+            # Ended calls hold nothing more, but a row of no length is nested in another just like it.
+            open_calls = [c for c in open_calls if c.end is not None and (c.end > start or c.start == start)]
             outer = None
             if end is not None:  # TIE: an unfinished row is nested in nothing.
                 outer = next((call for call in open_calls if end <= call.known_end), None)
@@ -201,7 +203,7 @@ def read_calls(connection: sqlite3.Connection, names: dict[int, str]) -> list[Ca
                 calls.append(outer)
                 open_calls.append(outer)
             if correlation_id is not None:
-                outer.correlation_ids.add(correlation_id)
+                outer.correlation_ids[correlation_id].add(base_name(name))
     return calls
 
 
@@ -214,6 +216,8 @@ def read_gpu_rows(connection: sqlite3.Connection) -> list[GpuRow]:
         table_rows = _rows(connection, f"CUPTI_ACTIVITY_KIND_{table}", columns)
         found.extend(GpuRow(table, row[0] >> 24, *row[1:]) for row in table_rows)
     for row in found:
+        if not _finished(row.start, row.end):
+            row.end = None
         row.device = mapping.get((row.process & 0xFFFFFF, row.device), row.device)
     return found
 
@@ -227,14 +231,15 @@ def join_gpu_rows(calls: list[Call], gpu_rows: list[GpuRow]) -> None:
         candidates = by_correlation.get((row.process, row.correlation_id), [])
         if not candidates:
             continue
-        # TIE: several calls share the id: one that can launch is preferred; equal starts by (start, end, thread).
-        launching = [call for call in candidates if not _cannot_launch(call.name)]
+        # TIE: several calls share the id: preferred are those that have it from a row that can launch (a row inside
+        # counts by its own name); equal starts order by (start, end, thread).
+        launching = [c for c in candidates if not all(map(_cannot_launch, c.correlation_ids[row.correlation_id or 0]))]
         row.call = min(launching or candidates, key=lambda call: call.order)
         row.call.gpu_rows.append(row)
 
 
 def _cannot_launch(name: str) -> bool:
-    return name in EXPLICIT or "Query" in name or name.startswith(("cudaEvent", "cuEvent"))
+    return name in EXPLICIT or "Query" in name or "Event" in name
 
 
 def join_sync_rows(connection: sqlite3.Connection, calls: list[Call]) -> None:
@@ -286,7 +291,8 @@ def _is_blocking_memset(call: Call) -> bool:
 def _is_blocking_free(call: Call, rows: list[GpuRow]) -> bool:
     pending = []
     for row in rows:
-        if not row.has_length or row.known_end <= call.start:
+        # TIE: work without length is work too; rows cut off before their end say nothing.
+        if row.end is None or row.end <= call.start:
             continue
         submitted = row.start if row.call is None else row.call.start
         if submitted < call.start:

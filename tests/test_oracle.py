@@ -537,6 +537,7 @@ def test_memsets_that_block(
     [
         ("cudaFree_v3020", (2, 9), True),
         ("cudaFree_v3020", (7, 10), True),  # queued at the start, done at the end
+        ("cudaFree_v3020", (7, 7), True),  # work without length is work too
         ("cudaFree_v3020", (2, 5), False),  # done at the start
         ("cudaFree_v3020", (2, 11), False),  # still running at the end
         ("cuMemFree_v2", (2, 9), True),
