@@ -305,7 +305,110 @@ def ranks() -> Analysis:
         window_ns=4 * WINDOW_NS,
         stall_ns=4 * 97_628_562,
         sites=(first, *base.sites[1:]),
-        omitted=Omitted(12, 340, 5_000_000, 70_000_000, "--top 6"),
+        omitted=Omitted(12, 340, 3 * 97_628_562, 70_000_000, "--top 6"),
+    )
+
+
+def started() -> Analysis:
+    """Two sites whose order by all stall is not their order outside start-up."""
+    base = gpu_bound()
+    first = replace(make_site(1, "loop", 10, 4_020_000), startup_calls=0, startup_stall_ns=0)
+    second = replace(make_site(2, "load", 20, 4_970_000), startup_calls=9, startup_stall_ns=1_040_000)
+    device = make_device(
+        stall_ns=8_990_000,
+        host_bound_ns=133_750_000,
+        startup_stall_ns=1_040_000,
+        startup_host_bound_ns=132_000_000,
+    )
+    return replace(base, sites=(first, second), stall_ns=8_990_000, traces=(make_trace(devices=(device,)),))
+
+
+def one_process() -> Analysis:
+    """`--pid`: one site of 655 µs is shown, the other 17.922 ms of the device's stall are another process's."""
+    base = gpu_bound()
+    device = make_device(stall_ns=18_577_598)
+    site = replace(make_site(1, "item_loop", 4, 655_000, calls=20), startup_calls=0, startup_stall_ns=0)
+    return replace(
+        base,
+        selection="process 1302",
+        traces=(make_trace(devices=(device,)),),
+        stall_ns=18_577_598,
+        sites=(site,),
+    )
+
+
+def long_names(name: str) -> Analysis:
+    """`name` wherever a trace can put one, in lists that are longer than any report shows."""
+    base = gpu_bound()
+    site = make_site(1, name, 1, 5, file=name, kind=name, operation=name, trace=name)
+    site = replace(
+        site,
+        kind=replace(site.kind, apis=(name, name), copy_kind=name, src_memory=name, dst_memory=name),
+        threads=(ThreadShare(name, 1, 2, name, 3),) * 20,
+        processes=(ProcessShare(name, 1, name, 1, 2, 3),) * 20,
+        nvtx_ranges=(NvtxShare(name, 1),) * 20,
+        ranks=(RankShare(name, 1, 2, 3),) * 20,
+        python_stack=(0,) * 300,
+        native_stack=(0,) * 300,
+    )
+    device = make_device(name=name)
+    device = replace(device, zoom=replace(device.zoom, title=name))  # type: ignore[type-var]
+    refusing = make_device(name=name, refused=name, idle_ns=None, stall_ns=None, zoom=None)
+    trace = make_trace(name, (device, refusing))
+    trace = replace(
+        trace,
+        nsys_version=name,
+        schema_version=name,
+        capture_start_utc=name,
+        startup=(Startup(1, 2, name),) * 30,
+        steps=replace(trace.steps, pattern=name),  # type: ignore[type-var]
+        coverage=replace(
+            trace.coverage,
+            not_captured=(name,) * 30,
+            warnings=(name,) * 30,
+            diagnostics=(Diagnostic(name, name),) * 30,
+            processes_without_gpu_rows=(Process(1, name, 0, 0),) * 30,
+        ),
+    )
+    return replace(
+        base,
+        selection=name,
+        traces=(trace, trace),
+        sites=(site,) * 20,
+        omitted=Omitted(1, 2, 3, 4, name),
+        frames=(Frame(name, name, 1, True),),
+        native_frames=(NativeFrame(name, name),),
+    )
+
+
+def many_ranks(number: int = 64, sites: int = 5000) -> Analysis:
+    """`number` traces of two devices, the later ones with more stall, and sites that all of them have."""
+    base = many(sites)
+    first = make_device()
+    assert first.zoom
+    start = first.zoom.start_ns
+    spans = tuple(
+        Span("operation" if i % 2 else "busy", start + i * 600, start + i * 600 + 550, i % 6) for i in range(5_000)
+    )
+    first = replace(first, zoom=replace(first.zoom, spans=spans))
+    names = [f"rank{rank:02}.sqlite" for rank in range(number)]
+    traces = tuple(
+        make_trace(name, (replace(first, stall_ns=1_000_000 + rank), replace(first, id=1, stall_ns=1_000_000 + rank)))
+        for rank, name in enumerate(names)
+    )
+    return replace(
+        base,
+        traces=traces,
+        window_ns=2 * number * WINDOW_NS,
+        sites=tuple(
+            replace(
+                site,
+                ranks=tuple(RankShare(name, 1, 5 + rank, 6) for rank, name in enumerate(names)),
+                processes=tuple(ProcessShare(name, rank, "python3", 1, 5, 6) for rank, name in enumerate(names)),
+                threads=tuple(ThreadShare(name, rank, rank, "Main", 1) for rank, name in enumerate(names)),
+            )
+            for site in base.sites
+        ),
     )
 
 

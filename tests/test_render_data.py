@@ -40,6 +40,9 @@ def test_json_has_every_field_but_the_operations() -> None:
     }
     assert data["traces"][0]["devices"][0]["busy_ns"] == 530_056_486
     assert data["sites"][0]["located_by"] == [["exact stack", 39], ["python sample", 1]]
+    # Only the table of operations is left out, not the fields of the same name further down.
+    assert data["traces"][0]["coverage"]["operations"] == 201
+    assert data["traces"][0]["steps"]["steps"][0]["operations"] == 10
 
 
 def test_json_null_is_not_known() -> None:
@@ -110,10 +113,28 @@ def test_csv_neutralises_formulas_and_leaves_numbers_alone() -> None:
     text = to_csv_bytes(table).decode()
     rows = list(csv.reader(io.StringIO(text, newline="")))
     assert rows[0] == ["name", "same", "large", "n_ns"]
-    expected = ["'=1+1", "'+1", "'-1", "'@x", "'\tx", "'\rx", "fine=1", "", "", "'quoted"]
+    # A tab or carriage return becomes visible, so that nothing is left that a spreadsheet would run.
+    expected = ["'=1+1", "'+1", "'-1", "'@x", r"\tx", r"\rx", "fine=1", "", "", "'quoted"]
     for column in range(3):
         assert [row[column] for row in rows[1:]] == expected
     assert [row[3] for row in rows[1:]] == ["-1", "-2", "3", "4", "5", "6", "7", "8", "9", ""]
+
+
+def test_csv_makes_control_codes_visible() -> None:
+    names = ["a\x00b", "\x1b[2J", "two\nlines", "\n=1", "\u202eevil", "=\x00", "数値 é", None]
+    table = pa.table({"name": pa.array(names).dictionary_encode(), "large": pa.array(names, pa.large_string())})
+    content = to_csv_bytes(table)
+    assert not [byte for byte in content if byte < 32 and byte != 10]
+    assert len(content.splitlines()) == 1 + len(names)
+    rows = list(csv.reader(io.StringIO(content.decode(), newline="")))[1:]
+    expected = [r"a\x00b", r"\x1b[2J", r"two\nlines", r"\n=1", r"\u202eevil", r"'=\x00", "数値 é", ""]
+    assert [row[0] for row in rows] == [row[1] for row in rows] == expected
+
+
+def test_csv_of_chunks_and_of_no_rows() -> None:
+    chunks = pa.chunked_array([pa.array(["=1", "b"]).dictionary_encode(), pa.array(["b", "=1"]).dictionary_encode()])
+    assert to_csv_bytes(pa.table({"n": chunks})).decode().splitlines() == ['"n"', '"\'=1"', '"b"', '"b"', '"\'=1"']
+    assert to_csv_bytes(sites_table(render_sample.nothing())).count(b"\n") == 1
 
 
 def test_csv_of_hostile_sites() -> None:
@@ -121,3 +142,4 @@ def test_csv_of_hostile_sites() -> None:
     assert rows[1]["label"] == "'=HYPERLINK(1)"
     assert rows[1]["site_id"] == "'+id"
     assert not [cell for row in rows for cell in row.values() if cell[:1] in ("=", "+", "@", "\t", "\r")]
+    assert not [cell for row in rows for cell in row.values() if not cell.isprintable()]

@@ -96,6 +96,14 @@ def test_a_refused_device_shows_no_stall_in_its_timeline() -> None:
     assert timeline.rows[0][1:3] == ("50.0 %", "50.0 %")
 
 
+def test_eight_timelines_of_many_devices() -> None:
+    shown = [plot for plot in drawn(render_sample.many_ranks(12, sites=3)) if plot.id.startswith("timeline")]
+    # Two devices a trace; of twelve traces the last eight have most stall, and of their devices the last eight.
+    ranks = [re.findall(r"of rank(\d\d)", plot.title) for plot in shown]
+    assert ranks == [[f"{rank:02}"] for rank in (8, 8, 9, 9, 10, 10, 11, 11)]
+    assert sum(len(plot.svg) for plot in shown) < 1_000_000
+
+
 def test_a_crowded_zoom_stays_small() -> None:
     base = render_sample.gpu_bound()
     device = base.traces[0].devices[0]

@@ -9,9 +9,10 @@ import pytest
 import render_sample
 from rich.cells import cell_len
 
-from nsys_sync.model import Analysis
+from nsys_sync.model import Analysis, Omitted
 from nsys_sync.render.summary import headline
 from nsys_sync.render.terminal import render_terminal
+from nsys_sync.render.text import plain_name
 
 SAMPLES = [
     render_sample.gpu_bound,
@@ -19,6 +20,8 @@ SAMPLES = [
     render_sample.refused,
     render_sample.ranks,
     render_sample.nothing,
+    render_sample.started,
+    render_sample.one_process,
 ]
 
 
@@ -45,9 +48,9 @@ def test_the_figures_of_gpu_bound() -> None:
         r"5\.97 ms +0\.94 % +device-side",
         r"275 µs +0\.04 % +profiler",
         r"10 syncs per step, 20 steps 'step \*'",
-        r"1 +53\.3 ms +8\.4 % +40 +310 ms +\S*gpu_bound\.py:28 read_loss",
-        r"6 +0 ns +0 % +1 +2\.00 ms +\S*gpu_bound\.py:69 main",
-        r"Start-up on GPU 0, NVIDIA H200: 1\.20 ms of stall, contained",
+        r"1 +53\.3 ms +1\.33 ms +8\.4 % +40 +310 ms +\S*gpu_bound\.py:28 read_loss",
+        r"6 +0 ns +0 ns +0 % +1 +2\.00 ms +\S*gpu_bound\.py:69 main",
+        r"Start-up apart: stall 97\.6 ms, of which 1\.20 ms in start-up and 96\.4 ms outside it\.\n",
         r"Process 4242: start-up ends at t = 2\.116345801 s \(first step begins\)",
         r"196 of 201 sync operations located by an exact Python stack; 5 by python sample",
         r"Not captured: stacks of synchronous copies",
@@ -69,7 +72,7 @@ def test_a_refused_device_says_why_and_gives_no_idle_figure() -> None:
 def test_ranks_are_summed_and_omitted_sites_are_counted() -> None:
     text = render(render_sample.ranks(), width=150)
     assert "GPU idle 16.3 % of 2.54 s (sum over 4 GPUs)" in text
-    assert "12 more sites not shown (--top 6): 340 calls, stall 5.00 ms, blocked 70.0 ms." in text
+    assert "12 more sites not shown (--top 6): 340 calls, stall 293 ms, blocked 70.0 ms." in text
     assert "Coverage of rank1.sqlite" in text
 
 
@@ -92,6 +95,110 @@ def test_no_stall_is_said() -> None:
     quiet = replace(base, stall_ns=0, sites=base.sites[5:], traces=(render_sample.make_trace(devices=(device,)),))
     assert headline(quiet) == "GPU idle 16.3 % of 634 ms; none of it because of sync calls (1 sync site)"
     assert headline(replace(quiet, sites=())) == "GPU idle 16.3 % of 634 ms; no sync operations on record"
+
+
+def test_the_headline_speaks_of_the_sites_shown_only() -> None:
+    chosen = render_sample.one_process()
+    # 0.655 ms of 633.9 ms; the device's other 17.922598 ms are 2.83 % of it
+    assert headline(chosen) == (
+        "GPU idle 16.3 % of 634 ms; 0.10 % (655 µs) because of 1 sync site; worst: item_loop gpu_bound.py:4, "
+        "655 µs over 20 calls; a further 2.8 % (17.9 ms) is stall of processes not shown"
+    )
+    without = replace(chosen, sites=render_sample.gpu_bound().sites[5:])
+    assert headline(without) == (
+        "GPU idle 16.3 % of 634 ms; none of it because of the sync calls shown (1 sync site); "
+        "2.9 % (18.6 ms) is stall of processes not shown"
+    )
+
+
+def test_an_empty_selection_is_explained() -> None:
+    empty = replace(render_sample.one_process(), sites=())
+    assert headline(empty) == (
+        "GPU idle 16.3 % of 634 ms; no sync operations in the selection; "
+        "2.9 % (18.6 ms) is stall of processes not shown"
+    )
+    trace = empty.traces[0]
+    coverage = replace(trace.coverage, operations=0, located_by=())
+    text = render(replace(empty, traces=(replace(trace, coverage=coverage),)))
+    assert "\nNo sync operations in the selection.\n" in text
+    assert " - There is no sync operation to be located.\n" in text
+    assert "0 of 0" not in text
+
+
+def test_the_headline_counts_what_was_left_out() -> None:
+    base = render_sample.gpu_bound()
+    # The first two of six sites stay: the rest have 25,750,085 ns of the 97,628,562 ns.
+    some = replace(base, sites=base.sites[:2], omitted=Omitted(4, 121, 25_750_085, 175_000_000, "--top 2"))
+    assert headline(some) == (
+        "GPU idle 16.3 % of 634 ms; 15.4 % (97.6 ms) because of up to 6 sync sites (4 left out: --top 2); "
+        "worst: read_loss gpu_bound.py:28, 53.3 ms over 40 calls"
+    )
+    all_of_them = replace(base, sites=(), omitted=Omitted(6, 201, 97_628_562, 1, "--min-stall 1 ns"))
+    assert headline(all_of_them) == (
+        "GPU idle 16.3 % of 634 ms; 15.4 % (97.6 ms) because of up to 6 sync sites (all left out: --min-stall 1 ns)"
+    )
+    assert "Every sync site was left out." in render(all_of_them)
+    # What the sites left out cause is not known: nothing is claimed for a number of sites.
+    unknown = replace(some, omitted=replace(some.omitted, stall_ns=None))  # type: ignore[type-var]
+    assert headline(unknown) == "GPU idle 16.3 % of 634 ms; 15.4 % (97.6 ms) because of sync calls"
+
+
+def test_start_up_stands_beside_the_stall_that_contains_it() -> None:
+    text = render(render_sample.started())
+    assert "Sync sites by stall outside start-up (% of the window of 634 ms)\n" in text
+    assert re.search(r"1 +4\.02 ms +0 ns +0\.63 % .*loop\n", text)
+    assert re.search(r"2 +4\.97 ms +1\.04 ms +0\.78 % .*load\n", text)
+    narrow = render(render_sample.started(), width=60)
+    assert "1. stall 4.02 ms (0.63 %)\n" in narrow
+    assert "2. stall 4.97 ms (0.78 %), 1.04 ms of it in start-up\n" in narrow
+    # 8.99 - 1.04 and 133.75 - 132 ms
+    assert (
+        "Start-up apart: stall 8.99 ms, of which 1.04 ms in start-up and 7.95 ms outside it; "
+        "host-bound 134 ms, of which 132 ms in start-up and 1.75 ms outside it."
+    ) in render(render_sample.started(), width=200)
+    assert "start-up" not in render(render_sample.refused()).partition("Sync sites")[2]
+
+
+def test_start_up_that_holds_no_stall_says_so() -> None:
+    device = render_sample.make_device(startup_stall_ns=0, host_bound_ns=5_000_000, startup_host_bound_ns=5_000_000)
+    text = render(replace(render_sample.gpu_bound(), traces=(render_sample.make_trace(devices=(device,)),)), width=200)
+    assert (
+        "Start-up apart: stall 97.6 ms, none of it in start-up; "
+        "host-bound 5.00 ms, of which 5.00 ms in start-up and 0 ns outside it."
+    ) in text
+
+
+@pytest.mark.parametrize("name", ["L" * 1_000_000, "\x00" * 1_000_000, "e" + "\u0301" * 1_000_000], ids="Lze")
+def test_long_names_are_clipped(name: str) -> None:
+    text = render(render_sample.long_names(name))
+    assert max(cell_len(line) for line in text.splitlines()) <= 100
+    assert len(text) < 100_000
+    assert "steps'" + plain_name(name) in re.sub(r"\s", "", text)
+
+
+def test_many_ranks_are_folded() -> None:
+    text = render(render_sample.many_ranks(sites=3), width=200)
+    assert text.count("Coverage of ") == 8
+    assert text.count(": window 634 ms") == 8
+    assert "rank63.sqlite" in text
+    assert "rank00.sqlite" not in text
+    assert (
+        "Folded away, those with least stall: 56 of 64 traces and 120 of 128 GPUs. The first line and the sync sites "
+        "count them; the JSON report has each."
+    ) in text
+    # 56 traces of 196 of 201 operations, each with a warning
+    assert (
+        "56 more traces: 10,976 of 11,256 sync operations located by an exact Python stack; "
+        "something not captured or a warning in 56 of the traces."
+    ) in text
+    assert "olded" not in render(render_sample.ranks())
+
+
+def test_long_lists_of_coverage_are_counted() -> None:
+    base = render_sample.gpu_bound()
+    coverage = replace(base.traces[0].coverage, warnings=tuple(f"number {i}" for i in range(11)))
+    text = render(replace(base, traces=(replace(base.traces[0], coverage=coverage),)))
+    assert " - Warning: number 7\n - 3 more warnings, in the JSON report.\n" in text
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

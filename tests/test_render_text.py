@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsys_sync.render.text import clip, count, duration, plain, ratio, short_file, time_point
+from nsys_sync.render.text import clip, count, duration, plain, plain_name, ratio, short_file, time_point
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,19 @@ def test_plain_leaves_nothing_that_steers(text: str) -> None:
 @given(st.text(), st.integers(4, 50))
 def test_clipped_text_fits(text: str, length: int) -> None:
     assert len(clip(text, length)) == min(len(text), length)
+
+
+@given(st.text(max_size=80), st.integers(4, 12))
+def test_a_plain_name_is_the_plain_text_clipped(text: str, length: int) -> None:
+    assert plain_name(text, length) == clip(plain(text), length)
+
+
+def test_a_name_of_a_megabyte_is_cut_by_characters() -> None:
+    shown = plain_name("head" + "x" * 1_000_000 + "tail")
+    assert len(shown) == 300
+    assert shown.startswith("headx")
+    assert shown.endswith("xtail")
+    assert len(plain_name("e" + "\u0301" * 5_000)) == 300
 
 
 def test_short_file_keeps_the_nearest_folders() -> None:

@@ -41,7 +41,7 @@ def render_html(analysis: Analysis) -> str:
     omitted = summary.omitted_sentence(analysis)
     values = {
         "analysis": analysis,
-        "title": ", ".join(trace.name for trace in analysis.traces[:3]) or "no trace",
+        "title": ", ".join(text.plain_name(trace.name, 80) for trace in analysis.traces[:3]) or "no trace",
         "headline": summary.headline(analysis),
         "traces": summary.shown_traces(analysis),
         "devices": [(trace, device, summary.device_parts(device)) for trace, device in summary.shown_devices(analysis)],
@@ -151,7 +151,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        clip=text.clip,
+        clip=lambda name, length: None if name is None else text.clip(name, length),
         count=text.count,
         coverage_sentences=summary.coverage_sentences,
         device_startup_sentence=lambda device: summary.device_startup_sentence(device) or "",

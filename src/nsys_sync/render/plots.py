@@ -44,7 +44,7 @@ _THEMED = {
 SITES_SHOWN = 15
 _BINS = 240
 _SPANS = 1_500
-"""Of one timeline; of each half as many where there are more than two of them, so that eight leave room for sites."""
+"""Of one timeline. There are fewer where there are more than two, so that eight leave room for the sites."""
 _INCH_WIDTH = 8.9
 
 
@@ -118,14 +118,14 @@ def timeline_plots(analysis: Analysis) -> tuple[Plot, ...]:
     """One plot a shown device."""
     devices = shown_devices(analysis)
     several = len(analysis.traces) > 1
-    part = 1 if len(devices) <= 2 else 2
+    few = len(devices) <= 2
     drawn = [
         _timeline_plot(
             f"timeline{number}",
             device,
             f" of {plain_name(trace.name)}" if several else "",
-            _BINS // part,
-            _SPANS // part,
+            _BINS if few else _BINS // 2,
+            _SPANS if few else _SPANS // 4,
         )
         for number, (trace, device) in enumerate(devices)
     ]
