@@ -18,7 +18,7 @@ from nsys_sync.errors import NsysSyncError, UsageError
 if TYPE_CHECKING:
     from nsys_sync.nsys.profile import Captured
 
-EXIT_INTERRUPTED = 130
+EXIT_SEGMENTATION_FAULT = 139
 
 
 class EndsAtProgram(TyperCommand):
@@ -123,6 +123,17 @@ def profile(
     if wanted is not None and wanted.exists() and not force:
         raise UsageError(f"{wanted}: exists. Name another report with -o, or replace it with --force")
     captured = capturing.capture(nsys_command, command)
+    if list(captured.program) != command:
+        _say(
+            "nsys's Python backtraces crash on file names beyond ASCII, so the program was started through a link: "
+            f"its file appears as {captured.program[1]}"
+        )
+    if captured.exit_status == EXIT_SEGMENTATION_FAULT:
+        _say(
+            "the program died of a segmentation fault. Does it without a profiler too? nsys 2023.4 crashes programs "
+            "that have file or function names beyond ASCII; without Python stacks it does not: add "
+            "--nsys-arg=--python-backtrace=none --nsys-arg=--python-sampling=false"
+        )
     _explain(captured, capture_range)
     if captured.report is not None:
         _say(f"wrote {captured.report}")

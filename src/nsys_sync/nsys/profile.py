@@ -42,6 +42,7 @@ IMPORTER_DAMAGE = re.compile(
     r"[Uu]nknown (?:\w+ )*(?:API )?function index|[Ff]ailed to import|[Ii]mporter error", re.ASCII
 )
 SIGNALLED = 128
+PYTHON_SUFFIXES = frozenset({".py", ".pyw", ".pyz"})
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,12 @@ class CaptureOptions:
 
 @dataclass(frozen=True)
 class Captured:
-    """How it ended. `report` is None where nsys wrote none; `messages` is what nsys printed."""
+    """How it ended. `report` is None where nsys wrote none; `messages` is what nsys printed; `program` what was run."""
 
     exit_status: int
     report: Path | None
     messages: str
-    interrupted: bool
+    program: tuple[str, ...]
 
 
 def capture_command(nsys: Nsys, options: CaptureOptions, program: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -138,7 +139,7 @@ def program_command(arguments: Sequence[str], module: str | None) -> list[str]:
     if not arguments:
         raise UsageError("no program given. Type: nsys-sync profile train.py")
     program = arguments[0]
-    if Path(program).suffix in {".py", ".pyw", ".pyz"}:
+    if Path(program).suffix in PYTHON_SUFFIXES:
         if not Path(program).is_file():
             raise UsageError(f"{program}: no such file")
         # A name that begins with a dash must not look like an option of Python.
@@ -161,6 +162,25 @@ def report_path(output: str) -> Path | None:
     return Path(output if output.endswith(".nsys-rep") else f"{output}.nsys-rep")
 
 
+def named_in_ascii(program: Sequence[str], folder: Path) -> list[str]:
+    """The same program through a link in `folder`, where the path of its Python file is not plain ASCII.
+
+    The Python backtraces of nsys 2023.4.4 end the program with a segmentation fault at the first frame whose file
+    name is not ASCII (measured with a CUDA program; nsys alone does the same).
+    """
+    for position, part in enumerate(program):
+        path = Path(part)
+        if path.suffix in PYTHON_SUFFIXES and path.is_file() and not str(path.absolute()).isascii():
+            if path.name.isascii():
+                (folder / "linked").symlink_to(path.absolute().parent, target_is_directory=True)
+                link = folder / "linked" / path.name
+            else:
+                link = folder / "program.py"
+                link.symlink_to(path.absolute())
+            return [*program[:position], str(link), *program[position + 1 :]]
+    return list(program)
+
+
 def capture(command: Sequence[str], program: Sequence[str]) -> Captured:
     """Runs the command that `capture_command` made for `program`. The program's output goes where ours goes.
 
@@ -171,7 +191,8 @@ def capture(command: Sequence[str], program: Sequence[str]) -> Captured:
         status_file, said = Path(folder) / "status", Path(folder) / "messages"
         wrapped = list(command[: len(command) - len(program)])
         streams = [_reopenable(1), _reopenable(2)]
-        wrapped += ["sh", "-c", WRAPPER, "sh", str(status_file), *streams, *program]
+        started = named_in_ascii(program, Path(folder))
+        wrapped += ["sh", "-c", WRAPPER, "sh", str(status_file), *streams, *started]
         try:
             # A session of its own: a Ctrl-C that reached all of nsys's processes would end them without a report.
             with said.open("wb") as messages_file:
@@ -182,14 +203,14 @@ def capture(command: Sequence[str], program: Sequence[str]) -> Captured:
             raise NsysError(
                 f"{command[0]}: does not run ({error.strerror}). Check it with: nsys-sync doctor"
             ) from error
-        with _signals_passed_to(process) as received:
+        with _signals_passed_to(process):
             nsys_status = process.wait()
         messages = said.read_text(encoding="utf-8", errors="replace")
         exit_status = int(status_file.read_text() or -1) if status_file.exists() else nsys_status
         _after_what_the_program_wrote()
     if exit_status < 0:
         exit_status = SIGNALLED - exit_status
-    return Captured(exit_status, _written_report(messages), messages, bool(received))
+    return Captured(exit_status, _written_report(messages), messages, tuple(started))
 
 
 def _reopenable(descriptor: int) -> str:
@@ -212,7 +233,7 @@ def _after_what_the_program_wrote() -> None:
 
 
 @contextmanager
-def _signals_passed_to(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+def _signals_passed_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
     received: list[int] = []
 
     def passed_on(number: int, _: FrameType | None) -> None:
@@ -225,7 +246,7 @@ def _signals_passed_to(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
     handled = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, passed_on) for number in handled}
     try:
-        yield received
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
