@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 
 from nsys_sync.analysis.intervals import IntArray
 from nsys_sync.trace.api_names import ApiClass, classify
-from nsys_sync.trace.tables import BoolArray, Trace
+from nsys_sync.trace.tables import BoolArray, ClassArray, Trace
 
-NEVER_LAUNCH = (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC, ApiClass.QUERY, ApiClass.EVENT)
+FEW_THREADS = 8
+NEVER_LAUNCH = (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC, ApiClass.QUERY, ApiClass.EVENT, ApiClass.GETTER)
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Calls:
     thread: IntArray
     process: IntArray
     name: IntArray
-    api_class: IntArray
+    api_class: ClassArray
     correlation_id: IntArray
     callchain_id: IntArray
     unfinished: BoolArray
@@ -52,24 +53,32 @@ def outermost_calls(trace: Trace) -> Calls:
     """
     api = trace.api
     codes, tids = pd.factorize(api["global_tid"].to_numpy(), sort=True)
-    start, end = api["start_ns"].to_numpy(), api["end_ns"].to_numpy()
-    end = np.maximum(start, end)
+    start = api["start_ns"].to_numpy()
+    end = np.maximum(start, api["end_ns"].to_numpy())
     no_chain = api["callchain_id"].to_numpy() < 0
-    order = _outer_first(codes, start, end, no_chain)
-    outermost = _is_outermost(start[order], end[order], codes[order], len(tids))
-    row = order[outermost]
-    call_of_row = np.empty(len(order), dtype=np.int64)
-    call_of_row[order] = np.cumsum(outermost) - 1
-
     name, correlation_id = api["name"].to_numpy(), api["correlation_id"].to_numpy()
-    class_of_name = np.array([classify(name) for name in trace.api_names], dtype=np.int64)
-    launches_by_name = ~np.isin(class_of_name, NEVER_LAUNCH)
+    class_of_name = np.array([classify(name) for name in trace.api_names], dtype=np.int8)
     processes = np.unique(tids >> 24)
     process_of_thread = np.searchsorted(processes, tids >> 24)
-    may_launch = np.flatnonzero(launches_by_name[name] & (correlation_id >= 0))
-    launcher = _earliest_row(
-        trace, processes, process_of_thread[codes[may_launch]], correlation_id[may_launch], start[may_launch]
-    )
+
+    def launching_rows() -> IntArray:
+        may_launch = np.flatnonzero((~np.isin(class_of_name, NEVER_LAUNCH))[name] & (correlation_id >= 0))
+        process = process_of_thread[codes[may_launch]]
+        found = _earliest_row(trace, processes, process, correlation_id[may_launch], start[may_launch])
+        return np.where(found >= 0, may_launch[found], -1) if len(may_launch) else found
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        launcher_rows = pool.submit(launching_rows)  # beside the sorting below: neither holds the GIL for long
+        call_of_row = np.empty(len(codes), dtype=np.int64)
+        rows, calls = [], 0
+        for own in _rows_by_thread(codes, len(tids)):
+            order = own[_outer_first(start[own], end[own], no_chain[own])]
+            outermost = _is_outermost(start[order], end[order])
+            rows.append(order[outermost])
+            call_of_row[order] = calls - 1 + np.cumsum(outermost)
+            calls += len(rows[-1])
+        row = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+    launcher = launcher_rows.result()
     loading = np.flatnonzero((class_of_name == ApiClass.LOADING)[name])
     return Calls(
         start=start[row],
@@ -83,37 +92,41 @@ def outermost_calls(trace: Trace) -> Calls:
         unfinished=api["unfinished"].to_numpy()[row],
         global_tids=tids,
         processes=processes,
-        launched_by=np.where(launcher >= 0, call_of_row[may_launch[launcher]], -1) if len(may_launch) else launcher,
+        launched_by=np.where(launcher >= 0, call_of_row[launcher], -1) if len(row) else launcher,
         loading_start=start[loading],
         loading_end=end[loading],
         loading_process=process_of_thread[codes[loading]],
     )
 
 
-def _outer_first(thread: IntArray, start: IntArray, end: IntArray, no_chain: BoolArray) -> IntArray:
-    """Order by thread and start; of rows that start together the longer first, then the one with a callchain."""
-    # Rows come nearly sorted by start, so two stable sorts and a repair of the few ties beat one sort by four keys.
+def _rows_by_thread(codes: IntArray, threads: int) -> list[IntArray]:
+    """The rows of each thread, in the order of the table."""
+    if threads <= FEW_THREADS:
+        return [np.flatnonzero(codes == code) for code in range(threads)]
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.searchsorted(codes[order], np.arange(1, threads)))
+
+
+def _outer_first(start: IntArray, end: IntArray, no_chain: BoolArray) -> IntArray:
+    """Order of one thread's rows by start; of rows that start together the longer first, then one with a callchain."""
+    # Rows come nearly sorted, so a stable sort and a repair of the few ties beat one sort by three keys.
     order = np.argsort(start, kind="stable")
-    order = order[
-        np.argsort(thread[order].astype(np.int16 if thread.max(initial=0) < 2**15 else np.int64), kind="stable")
-    ]
-    tied = (start[order[1:]] == start[order[:-1]]) & (thread[order[1:]] == thread[order[:-1]])
+    ordered = start[order]
+    tied = ordered[1:] == ordered[:-1]
     if tied.any():
         at = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
         rows = order[at]
-        order[at] = rows[np.lexsort((no_chain[rows], -end[rows], start[rows], thread[rows]))]
+        order[at] = rows[np.lexsort((no_chain[rows], -end[rows], start[rows]))]
     return order
 
 
-def _is_outermost(start: IntArray, end: IntArray, thread: IntArray, threads: int) -> BoolArray:
+def _is_outermost(start: IntArray, end: IntArray) -> BoolArray:
+    """For one thread's rows, outer first: whether a row lies in no earlier one."""
     outermost = np.ones(len(start), dtype=bool)
-    bounds = np.searchsorted(thread, np.arange(threads + 1))
-    for begin, stop in pairwise(bounds.tolist()):
-        own_start, own_end = start[begin + 1 : stop], end[begin + 1 : stop]
-        latest_end = np.maximum.accumulate(end[begin:stop])[:-1]
-        inside = (own_start < latest_end) & (own_end <= latest_end)
-        same = (own_start == start[begin : stop - 1]) & (own_end == end[begin : stop - 1])
-        outermost[begin + 1 : stop] = ~(inside | same)
+    latest_end = np.maximum.accumulate(end)[:-1]
+    inside = (start[1:] < latest_end) & (end[1:] <= latest_end)
+    same = (start[1:] == start[:-1]) & (end[1:] == end[:-1])
+    outermost[1:] = ~(inside | same)
     return outermost
 
 
@@ -133,7 +146,8 @@ def _earliest_row(
         values, ranks = np.unique(np.concatenate((correlation_id, gpu_correlation)), return_inverse=True)
         correlation_id, gpu_correlation, span = ranks[: len(start)], ranks[len(start) :], len(values)
     key = process * span + correlation_id
-    order = np.lexsort((start, key))
+    order = np.argsort(start, kind="stable")
+    order = order[np.argsort(key[order], kind="stable")]
     sorted_key = key[order]
     gpu_key = gpu_code * span + gpu_correlation
     at = np.searchsorted(sorted_key, gpu_key)

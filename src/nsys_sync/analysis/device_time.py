@@ -51,7 +51,8 @@ def _device_time(
     start, end = trace.gpu["start_ns"].to_numpy()[rows], trace.gpu["end_ns"].to_numpy()[rows]
     launched_by = calls.launched_by[rows]
     process_ids = np.sort(pd.unique(trace.gpu["process"].to_numpy()[rows]))
-    active = end > start
+    active = np.flatnonzero(end > start)
+    active = active[np.argsort(start[active], kind="stable")]
     busy = union(start[active], end[active])
     if not len(busy):
         return None
@@ -85,12 +86,13 @@ def _device_time(
 
 
 def _first_launched(calls: Calls, start: IntArray, launched_by: IntArray, moments: IntArray) -> IntArray:
-    """For each moment, of the activities that begin then, the launch call that began first; -1 if none has one."""
-    order = np.argsort(start, kind="stable")
-    start, launched_by = start[order], launched_by[order]
+    """For each moment, of the activities that begin then, the launch call that began first; -1 if none has one.
+
+    `start` is sorted, and every moment occurs in it.
+    """
     first = np.searchsorted(start, moments, side="left")
     result = launched_by[first]
-    several = np.flatnonzero(np.searchsorted(start, moments, side="right") - first > 1)
+    several = np.flatnonzero(start[np.minimum(first + 1, len(start) - 1)] == moments)
     if len(several):
         tied = np.isin(start, moments[several])
         tied_start, tied_launch = start[tied], launched_by[tied]

@@ -84,14 +84,14 @@ def _copies_by_call(trace: Trace, calls: Calls) -> pd.DataFrame:
     is_copy = call >= 0
     is_copy[is_copy] = np.isin(calls.api_class[call[is_copy]], COPY_CLASSES)
     table = trace.copies[is_copy].assign(call=call[is_copy], gpu_start=trace.gpu["start_ns"].to_numpy()[rows[is_copy]])
-    pageable = (table["src_kind"] == PAGEABLE) | (table["dst_kind"] == PAGEABLE)
-    table = table.assign(pageable=pageable).sort_values(["call", "gpu_start"], kind="stable")
+    at = table["call"].to_numpy()
+    may_block = (calls.api_class[at] == ApiClass.COPY_SYNC) | (table["src_kind"] == PAGEABLE).to_numpy()
+    may_block |= (table["dst_kind"] == PAGEABLE).to_numpy()
+    blocks = may_block & (table["gpu_start"].to_numpy() < calls.end[at]) & ~calls.unfinished[at]
+    table = table.assign(blocks=blocks).sort_values(["call", "gpu_start"], kind="stable")
     groups = table.groupby("call", sort=True)
     first: pd.DataFrame = groups.first()
-    first["pageable"] = groups["pageable"].any()
-    at = first.index.to_numpy()
-    may_block = (calls.api_class[at] == ApiClass.COPY_SYNC) | first["pageable"].to_numpy()
-    first["blocks"] = may_block & (first["gpu_start"].to_numpy() < calls.end[at]) & ~calls.unfinished[at]
+    first["blocks"] = groups["blocks"].any()
     return first
 
 
@@ -132,14 +132,15 @@ def _blocking_frees(trace: Trace, calls: Calls) -> BoolArray:
 
 def _copies_followed_by_their_synchronize(trace: Trace, calls: Calls, copy: pd.DataFrame) -> tuple[IntArray, IntArray]:
     """(copy call, stream synchronize) pairs: same context and stream, the next call of the thread, queries aside."""
-    asks_nothing = np.flatnonzero(calls.api_class != ApiClass.QUERY)
-    first, second = asks_nothing[:-1], asks_nothing[1:]
+    second = np.flatnonzero((calls.api_class == ApiClass.STREAM_SYNC) & ~calls.unfinished)
+    first = second - 1
+    while (skipped := np.flatnonzero((first >= 0) & (calls.api_class[first] == ApiClass.QUERY))).size:
+        first[skipped] -= 1
     pairs = (
-        (calls.thread[first] == calls.thread[second])
-        & (calls.api_class[second] == ApiClass.STREAM_SYNC)
+        (first >= 0)
+        & (calls.thread[first] == calls.thread[second])
         & np.isin(calls.api_class[first], COPY_CLASSES)
         & ~calls.unfinished[first]
-        & ~calls.unfinished[second]
     )
     first, second = first[pairs], second[pairs]
     has_copy = np.isin(first, copy.index.to_numpy())

@@ -84,22 +84,21 @@ def _walk_down(
     """
     charged_operation, charged_start, charged_end, unpaid = [], [], [], []
     start, credit = start.copy(), credit.copy()
-    active = np.arange(len(start))
+    active, numbers = np.arange(len(start)), np.arange(len(credit))
+    searching = np.arange(len(active))
     while len(active):
-        alive = np.maximum.accumulate(np.where(credit > 0, np.arange(len(credit)), -1))
-        while True:
-            pointer = (
-                np.where(pointer >= lowest[active], alive[pointer], -1) if len(credit) else np.full_like(pointer, -1)
-            )
-            pointer[pointer < lowest[active]] = -1
-            searching = np.flatnonzero(pointer >= 0)
-            lapsed = searching[~eligibility.any_left(active[searching], pointer[searching])]
-            pointer[lapsed] = -1
-            searching = np.flatnonzero(pointer >= 0)
-            refused = searching[~eligibility.allows(active[searching], pointer[searching])]
-            if not len(refused):
-                break
-            pointer[refused] -= 1
+        newest_with_credit = np.maximum.accumulate(np.where(credit > 0, numbers, -1))
+        while len(searching):
+            candidate = pointer[searching]
+            reachable = np.flatnonzero(candidate >= lowest[active[searching]])
+            candidate[reachable] = newest_with_credit[candidate[reachable]]
+            candidate[candidate < lowest[active[searching]]] = -1
+            pointer[searching] = candidate
+            searching = searching[candidate >= 0]
+            piece, operation = active[searching], pointer[searching]
+            refused = ~eligibility.allows(piece, operation)
+            searching, piece, operation = searching[refused], piece[refused], operation[refused]
+            pointer[searching] = np.where(eligibility.any_left(piece, operation), operation - 1, -1)
         unpaid.append(active[pointer < 0])
         active, pointer = active[pointer >= 0], pointer[pointer >= 0]
         # An earlier piece whose pointer is above this one's may still come down to it: wait for it.
@@ -107,7 +106,8 @@ def _walk_down(
         piece, operation = active[ready], pointer[ready]
         wanted = end[piece] - start[piece]
         asked_before = np.cumsum(wanted) - wanted
-        asked_before -= asked_before[np.searchsorted(operation, operation, side="left")]
+        first_of_group = np.concatenate(([True], operation[1:] != operation[:-1]))[: len(operation)]
+        asked_before -= asked_before[np.maximum.accumulate(np.where(first_of_group, np.arange(len(operation)), 0))]
         taken = np.clip(credit[operation] - asked_before, 0, wanted)
         some = taken > 0
         charged_operation.append(operation[some])
@@ -117,6 +117,7 @@ def _walk_down(
         start[piece] += taken
         paid = start[active] == end[active]
         active, pointer = active[~paid], pointer[~paid]
+        searching = np.flatnonzero(credit[pointer] == 0)
     unpaid_piece = _joined(unpaid)
     charges = Charges(_joined(charged_operation), _joined(charged_start), _joined(charged_end))
     return charges, unpaid_piece, start[unpaid_piece]
@@ -134,7 +135,7 @@ class _Eligibility:
         self._times = distinct(calls.start[launch])
         self._base = len(self._times) + 1
         rank = np.searchsorted(self._times, calls.start[launch])
-        self._by_thread = np.sort(calls.thread[launch] * self._base + rank, kind="stable")
+        self._by_thread = calls.thread[launch] * self._base + rank  # sorted: calls are, by thread and start
         self._by_process = np.sort(calls.process[launch] * self._base + rank, kind="stable")
 
         self._operation_start = operations.start

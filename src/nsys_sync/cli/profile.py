@@ -169,7 +169,8 @@ def _explain(captured: Captured, capture_range: str) -> None:
     elif capture_range != "none":
         _say(
             f"error: no report was written: the capture range {capture_range} never opened. Does the program call "
-            "cudaProfilerStart, or push that NVTX range, before it ends?"
+            "cudaProfilerStart, or push that NVTX range, before it ends? (nsys 2023.4 then aborts the program at its "
+            "end, with exit status 134.)"
         )
     else:
         said = " ".join(captured.messages.split())[-300:] or "nothing"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -24,7 +24,8 @@ from nsys_sync.nsys.find import Nsys
 
 WITHOUT_BACKTRACE_NS = 1_000_000_000
 WRAPPER = (
-    'status=$1 out=$2 err=$3; shift 3; trap : INT TERM; "$@" >>"$out" 2>>"$err"; s=$?; echo $s >"$status"; exit $s'
+    'status=$1 out=$2 err=$3; shift 3; trap : INT TERM; echo $$ >"$status.pid"; '
+    '"$@" >>"$out" 2>>"$err"; s=$?; echo $s >"$status"; exit $s'
 )
 """Traps, not ignores: a shell that ignored SIGINT would hand that on to the program."""
 SHORT_OPTIONS = {
@@ -203,7 +204,7 @@ def capture(command: Sequence[str], program: Sequence[str]) -> Captured:
             raise NsysError(
                 f"{command[0]}: does not run ({error.strerror}). Check it with: nsys-sync doctor"
             ) from error
-        with _signals_passed_to(process):
+        with _signals_passed_to(process, Path(f"{status_file}.pid")):
             nsys_status = process.wait()
         messages = said.read_text(encoding="utf-8", errors="replace")
         exit_status = int(status_file.read_text() or -1) if status_file.exists() else nsys_status
@@ -233,7 +234,7 @@ def _after_what_the_program_wrote() -> None:
 
 
 @contextmanager
-def _signals_passed_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _signals_passed_to(process: subprocess.Popen[bytes], program_pid: Path) -> Iterator[None]:
     received: list[int] = []
 
     def passed_on(number: int, _: FrameType | None) -> None:
@@ -241,7 +242,11 @@ def _signals_passed_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
         if len(received) == 1:
             process.send_signal(number)
         else:
-            os.killpg(process.pid, signal.SIGKILL)
+            # nsys starts the program in a group of its own.
+            groups = {process.pid, *([os.getpgid(int(program_pid.read_text()))] if program_pid.exists() else [])}
+            for group in groups:
+                with suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
 
     handled = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, passed_on) for number in handled}

@@ -20,6 +20,7 @@ class ApiClass(IntEnum):
     GRAPH_LAUNCH = 8
     EVENT = 9
     STREAM_SYNC = 10
+    GETTER = 11
 
 
 _VERSION_SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
@@ -35,6 +36,7 @@ _RULES: tuple[tuple[re.Pattern[str], ApiClass], ...] = tuple(
         (r"cudaFree$|cuMemFree$", ApiClass.FREE),
         (r"cu(Module|Library)Load|cuCtxCreate|cuDevicePrimaryCtxRetain", ApiClass.LOADING),
         (r"(cuda|cu)GraphLaunch$", ApiClass.GRAPH_LAUNCH),
+        (r"(cuda|cu)\w*Get[A-Z]", ApiClass.GETTER),
         (r"(cuda|cu)Event|(cuda|cu)StreamWaitEvent$", ApiClass.EVENT),
     )
 )

@@ -21,8 +21,8 @@ from nsys_sync.trace.tables import IntArray
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 HOW_TO_EXPORT = "nsys export --type sqlite --include-blobs=true --output {stem}.sqlite {name}"
-ROWS_PER_BATCH = 1 << 17
-"""Most tables fit one batch, and columns of one batch need not be copied together."""
+ROWS_PER_BATCH = 1 << 24
+"""Most tables fit one batch, and the columns of one batch need no copying together, which costs as much as reading."""
 
 
 class SqliteFile:

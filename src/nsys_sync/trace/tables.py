@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 IntArray = npt.NDArray[np.int64]
+ClassArray = npt.NDArray[np.int8]
 NEVER_ENDED = np.iinfo(np.int64).max
 """The end of an NVTX range that was open when the capture ended."""
 BoolArray = npt.NDArray[np.bool_]
