@@ -147,9 +147,9 @@ def _attribute(
     if steps is None and (found := find_steps(trace)) is not None:
         pattern, steps = found
     is_user_file = [is_user_code(path, user_code, library_code) for path in trace.python.files]
-    chain_id = calls.callchain_id[operations.call]
+    chain_id = calls.callchain_id_of(operations.call)
     with_copy = (chain_id < 0) & (operations.copy_call >= 0)
-    chain_id[with_copy] = calls.callchain_id[operations.copy_call[with_copy]]
+    chain_id[with_copy] = calls.callchain_id_of(operations.copy_call[with_copy])
     shift = trace.native.shift
     chain_id = np.where(chain_id >= 0, chain_id + shift, -1) if shift is not None else np.full_like(chain_id, -1)
     python = locate_in_python(trace, calls, operations, is_user_file)

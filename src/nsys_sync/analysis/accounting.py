@@ -83,8 +83,8 @@ def _graphs_without_gpu_work(calls: Calls, operations: Operations) -> dict[int, 
     """
     launches = graph_launches_without_gpu_work(calls)
     result = {}
-    for code in np.unique(calls.process[launches]):
-        start = calls.start[launches[calls.process[launches] == code]]
+    for code in np.unique(calls.process_of(launches)):
+        start = calls.start[launches[calls.process_of(launches) == code]]
         waits = np.sort(operations.end[operations.process == code])
         at = np.searchsorted(waits, start, side="right")
         end = np.where(at < len(waits), waits[np.minimum(at, len(waits) - 1)] if len(waits) else 0, 2**62)

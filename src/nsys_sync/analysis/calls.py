@@ -20,7 +20,8 @@ NEVER_LAUNCH = (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC, ApiClass.QUERY, ApiCl
 class Calls:
     """The outermost call of each thread and moment, sorted by (thread, start). All arrays have one entry a call.
 
-    `thread` and `process` are codes: indexes into `global_tids` (sorted) and `processes` (sorted).
+    `thread` is a code, an index into `global_tids` (sorted), and so are process codes, into `processes` (sorted).
+    `row` is the call's row in the trace's `api` table.
     `launched_by[r]` is the call that launched GPU row r of the trace, or -1.
     `loading_end[r]` are ends of module-loading and context-creating rows (nested ones too), `loading_process` theirs.
     """
@@ -28,11 +29,8 @@ class Calls:
     start: IntArray
     end: IntArray
     thread: IntArray
-    process: IntArray
-    name: IntArray
+    row: IntArray
     api_class: ClassArray
-    correlation_id: IntArray
-    callchain_id: IntArray
     unfinished: BoolArray
     global_tids: IntArray
     processes: IntArray
@@ -40,9 +38,26 @@ class Calls:
     loading_start: IntArray
     loading_end: IntArray
     loading_process: IntArray
+    process_of_thread: IntArray
+    api: pd.DataFrame
 
     def __len__(self) -> int:
         return len(self.start)
+
+    # What is asked of few calls is not copied for all: at 15 million rows each such column costs a tenth of a second.
+    def process_of(self, call: IntArray) -> IntArray:
+        """The process code of each call."""
+        return self.process_of_thread[self.thread[call]]
+
+    def name_of(self, call: IntArray) -> IntArray:
+        """The code of each call's API name."""
+        return self.api["name"].to_numpy()[self.row[call]]
+
+    def correlation_id_of(self, call: IntArray) -> IntArray:
+        return self.api["correlation_id"].to_numpy()[self.row[call]]
+
+    def callchain_id_of(self, call: IntArray) -> IntArray:
+        return self.api["callchain_id"].to_numpy()[self.row[call]]
 
 
 def outermost_calls(trace: Trace) -> Calls:
@@ -84,11 +99,8 @@ def outermost_calls(trace: Trace) -> Calls:
         start=start[row],
         end=end[row],
         thread=codes[row],
-        process=process_of_thread[codes[row]],
-        name=name[row],
-        api_class=class_of_name[name[row]],
-        correlation_id=correlation_id[row],
-        callchain_id=api["callchain_id"].to_numpy()[row],
+        row=row,
+        api_class=class_of_name[name][row],
         unfinished=api["unfinished"].to_numpy()[row],
         global_tids=tids,
         processes=processes,
@@ -96,6 +108,8 @@ def outermost_calls(trace: Trace) -> Calls:
         loading_start=start[loading],
         loading_end=end[loading],
         loading_process=process_of_thread[codes[loading]],
+        process_of_thread=process_of_thread,
+        api=api,
     )
 
 

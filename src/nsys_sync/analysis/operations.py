@@ -64,12 +64,12 @@ def sync_operations(trace: Trace, calls: Calls) -> tuple[Operations, BoolArray]:
         name: np.where(has_copy, copy[name].reindex(copy_call).fillna(-1).to_numpy(), -1).astype(np.int64)
         for name in ("copy_kind", "src_kind", "dst_kind")
     }
-    order = np.lexsort((calls.thread[call], end, start, calls.process[call]))
+    order = np.lexsort((calls.thread[call], end, start, calls.process_of(call)))
     operations = Operations(
         start=start[order],
         end=end[order],
         thread=calls.thread[call][order],
-        process=calls.process[call][order],
+        process=calls.process_of(call)[order],
         call=call[order],
         copy_call=copy_call[order],
         **{name: values[order] for name, values in kinds.items()},
@@ -119,8 +119,8 @@ def _blocking_frees(trace: Trace, calls: Calls) -> BoolArray:
     gpu = trace.gpu[~trace.gpu["unfinished"]]
     launched_by = calls.launched_by[gpu.index.to_numpy()]
     begun = np.where(launched_by >= 0, calls.start[launched_by], gpu["start_ns"].to_numpy())
-    for process in np.unique(calls.process[frees]):
-        own = frees[calls.process[frees] == process]
+    for process in np.unique(calls.process_of(frees)):
+        own = frees[calls.process_of(frees) == process]
         work = gpu["process"].to_numpy() == calls.processes[process]
         order = np.argsort(begun[work], kind="stable")
         earlier = np.searchsorted(begun[work][order], calls.start[own], side="left")
@@ -149,8 +149,8 @@ def _copies_followed_by_their_synchronize(trace: Trace, calls: Calls, copy: pd.D
         {
             "copy": first,
             "sync": second,
-            "process": calls.processes[calls.process[second]],
-            "correlation_id": calls.correlation_id[second],
+            "process": calls.processes[calls.process_of(second)],
+            "correlation_id": calls.correlation_id_of(second),
             "context_id": copy["context_id"].reindex(first).to_numpy(),
             "stream_id": copy["stream_id"].reindex(first).to_numpy(),
         }

@@ -144,8 +144,8 @@ def startup_ends(trace: Trace, calls: Calls, steps: pd.DataFrame | None) -> list
     is_launch[calls.launched_by[calls.launched_by >= 0]] = True
     launches = np.flatnonzero(is_launch)
     result = []
-    for code in distinct(calls.process[launches]).tolist():
-        own_launches = np.sort(calls.start[launches[calls.process[launches] == code]], kind="stable")
+    for code in distinct(calls.process_of(launches)).tolist():
+        own_launches = np.sort(calls.start[launches[calls.process_of(launches) == code]], kind="stable")
         for name, table in (("its first step", steps), ("its first NVTX range", ranges)):
             if table is not None and len(table):
                 own = table["start_ns"].to_numpy()[table["global_tid"].to_numpy() >> 24 == calls.processes[code]]

@@ -45,7 +45,7 @@ def attribute(device: DeviceTime, calls: Calls, operations: Operations) -> tuple
     late = Intervals(device.gaps.start[device.host_late], device.gaps.end[device.host_late])
     pieces, gap = subtract(late, device.overhead)
     closing = device.closing_call[device.host_late][gap]
-    process = calls.process[closing]
+    process = calls.process_of(closing)
 
     parts: dict[str, list[IntArray]] = {name: [] for name in ("start", "end", "closing", "pointer", "lowest")}
     bounds = np.searchsorted(operations.process, np.arange(len(calls.processes) + 1))
@@ -71,7 +71,7 @@ def attribute(device: DeviceTime, calls: Calls, operations: Operations) -> tuple
     order = np.argsort(unpaid_start, kind="stable")
     piece = unpaid_piece[order]
     host_bound = HostBound(
-        Intervals(unpaid_start[order], joined["end"][piece]), calls.process[joined["closing"][piece]]
+        Intervals(unpaid_start[order], joined["end"][piece]), calls.process_of(joined["closing"][piece])
     )
     return charges, host_bound
 
@@ -136,7 +136,7 @@ class _Eligibility:
         self._base = len(self._times) + 1
         rank = np.searchsorted(self._times, calls.start[launch])
         self._by_thread = calls.thread[launch] * self._base + rank  # sorted: calls are, by thread and start
-        self._by_process = np.sort(calls.process[launch] * self._base + rank, kind="stable")
+        self._by_process = np.sort(calls.process_of(launch) * self._base + rank, kind="stable")
 
         self._operation_start = operations.start
         self._operation_thread = operations.thread
@@ -148,7 +148,7 @@ class _Eligibility:
 
         self._thread = calls.thread[closing]
         self._rank = np.searchsorted(self._times, calls.start[closing])
-        self._launches = self._launches_before(calls.process[closing], self._rank)
+        self._launches = self._launches_before(calls.process_of(closing), self._rank)
 
     def _launches_before(self, process: IntArray, rank: IntArray) -> IntArray:
         """How many launches of lower rank there are, counted over this process and all lower process codes."""

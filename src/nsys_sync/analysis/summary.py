@@ -109,7 +109,7 @@ def trace_operations(one: Attributed) -> TraceOperations:
         nvtx=nvtx[shown],
         step=_step_of(one.steps, tid, operations.start)[shown],
         in_startup=(operations.start < startup_end)[shown],
-        correlation_id=calls.correlation_id[operations.call][shown],
+        correlation_id=calls.correlation_id_of(operations.call)[shown],
         chain_id=one.chain_id[shown],
         event=one.python.event[shown],
         stack=_stack_hash(one)[shown],
@@ -197,9 +197,9 @@ def _sites(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tuple[
     other = np.select([how == NATIVE, how == NVTX, how == THREAD], [native, nvtx, operations.thread], -1)
     base_names = [base_name(name) for name in trace.api_names]
     base_codes = pd.factorize(np.array(base_names, dtype=object))[0] if base_names else np.empty(0, dtype=np.int64)
-    api = base_codes[calls.name[operations.call]]
+    api = base_codes[calls.name_of(operations.call)]
     folded = (operations.copy_call >= 0) & (operations.copy_call != operations.call)
-    copy_api = np.where(folded, base_codes[calls.name[operations.copy_call]], -1)
+    copy_api = np.where(folded, base_codes[calls.name_of(operations.copy_call)], -1)
     location_and_api = [place, file, function, line, other, api, copy_api]
     location_and_api += [operations.copy_kind, operations.src_kind, operations.dst_kind]
 
@@ -255,8 +255,8 @@ def _other_label(one: Attributed, how: int, code: int, native_names: Sequence[st
 
 def _kind(one: Attributed, row: int, folded: bool, operation_names: Sequence[str], operation: int) -> model.Kind:
     operations, names = one.operations, one.trace.api_names
-    api = base_name(names[one.calls.name[operations.call[row]]])
-    copy_api = base_name(names[one.calls.name[operations.copy_call[row]]]) if folded else None
+    api = base_name(names[one.calls.name_of(operations.call[row : row + 1])[0]])
+    copy_api = base_name(names[one.calls.name_of(operations.copy_call[row : row + 1])[0]]) if folded else None
     copy_kind = src = dst = None
     technical = api
     if operations.copy_call[row] >= 0:
