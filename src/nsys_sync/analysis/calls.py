@@ -13,7 +13,7 @@ from nsys_sync.trace.api_names import ApiClass, classify
 from nsys_sync.trace.tables import BoolArray, ClassArray, Trace
 
 FEW_THREADS = 8
-NEVER_LAUNCH = (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC, ApiClass.QUERY, ApiClass.EVENT, ApiClass.GETTER)
+NEVER_LAUNCH = (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC, ApiClass.EVENT)
 
 
 @dataclass(frozen=True)

@@ -133,9 +133,7 @@ def _blocking_frees(trace: Trace, calls: Calls) -> BoolArray:
 def _copies_followed_by_their_synchronize(trace: Trace, calls: Calls, copy: pd.DataFrame) -> tuple[IntArray, IntArray]:
     """(copy call, stream synchronize) pairs: same context and stream, the next call of the thread, queries aside."""
     second = np.flatnonzero((calls.api_class == ApiClass.STREAM_SYNC) & ~calls.unfinished)
-    first = second - 1
-    while (skipped := np.flatnonzero((first >= 0) & (calls.api_class[first] == ApiClass.QUERY))).size:
-        first[skipped] -= 1
+    first = second - 1  # queries are not read at all
     pairs = (
         (first >= 0)
         & (calls.thread[first] == calls.thread[second])

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ApiClass(IntEnum):
-    """Classes of API calls that the analysis tells apart."""
+    """Classes of API calls that the analysis tells apart. A QUERY only asks: it neither waits nor works."""
 
     OTHER = 0
     OTHER_SYNC = 1
@@ -20,7 +20,6 @@ class ApiClass(IntEnum):
     GRAPH_LAUNCH = 8
     EVENT = 9
     STREAM_SYNC = 10
-    GETTER = 11
 
 
 _VERSION_SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
@@ -29,14 +28,13 @@ _RULES: tuple[tuple[re.Pattern[str], ApiClass], ...] = tuple(
     for pattern, api_class in (
         (r"(cuda|cu)StreamSynchronize$", ApiClass.STREAM_SYNC),
         (r"cuda(Event|Device|Thread)Synchronize$|cu(Event|Ctx)Synchronize$", ApiClass.OTHER_SYNC),
-        (r"cuda\w*(Query|IsCapturing)$|cu\w*(Query|IsCapturing)$", ApiClass.QUERY),
+        (r"(cuda|cu)\w*(Query|IsCapturing)$|(cuda|cu)(?!Graph)\w*Get[A-Z]", ApiClass.QUERY),
         (r"(cuda|cu)Memcpy\w*Async", ApiClass.COPY_ASYNC),
         (r"(cuda|cu)Memcpy", ApiClass.COPY_SYNC),
         (r"(cuda|cu)Memset(?!\w*Async)", ApiClass.MEMSET_SYNC),
         (r"cudaFree$|cuMemFree$", ApiClass.FREE),
         (r"cu(Module|Library)Load|cuCtxCreate|cuDevicePrimaryCtxRetain", ApiClass.LOADING),
         (r"(cuda|cu)GraphLaunch$", ApiClass.GRAPH_LAUNCH),
-        (r"(cuda|cu)\w*Get[A-Z]", ApiClass.GETTER),
         (r"(cuda|cu)Event|(cuda|cu)StreamWaitEvent$", ApiClass.EVENT),
     )
 )

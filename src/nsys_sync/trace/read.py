@@ -15,6 +15,7 @@ import pyarrow as pa
 from nsys_sync.errors import TraceError
 from nsys_sync.trace import python_backtrace as backtrace
 from nsys_sync.trace import schema as s
+from nsys_sync.trace.api_names import ApiClass, classify
 from nsys_sync.trace.sqlite_file import SqliteFile, export_command
 from nsys_sync.trace.tables import NEVER_ENDED, IntArray, Metadata, NativeStacks, PythonEvents, Trace
 
@@ -99,9 +100,20 @@ def process_of(global_id: IntArray) -> IntArray:
     return global_id >> 24
 
 
-def _events(file: SqliteFile, table: str, wanted: Mapping[str, s.Column]) -> dict[str, IntArray]:
-    """The wanted columns. Rows whose times are no times (corrupted) are left out: sums of the others fit 64 bits."""
-    columns = file.integers(table, s.expressions(file, table, wanted), s.only_rows_with(file, table, wanted))
+def _select(file: SqliteFile, table: str, wanted: Mapping[str, s.Column], conditions: Iterable[str] = ()) -> str:
+    where = " AND ".join([*s.required_values(file, table, wanted), *conditions])
+    columns = ", ".join(f'{sql} AS "{name}"' for name, sql in s.expressions(file, table, wanted).items())
+    return f'SELECT {columns} FROM "{table}"' + (f" WHERE {where}" if where else "")
+
+
+def _events(
+    file: SqliteFile, table: str, wanted: Mapping[str, s.Column], conditions: Iterable[str] = ()
+) -> dict[str, IntArray]:
+    return _possible(file.integers(_select(file, table, wanted, conditions)))
+
+
+def _possible(columns: dict[str, IntArray]) -> dict[str, IntArray]:
+    """Without rows whose times are no times (corrupted): sums of the others fit 64 bits."""
     start, end = columns["start_ns"], columns["end_ns"]
     if len(start) and max(int(start.max()), int(end.max()), -int(start.min()), -int(end.min())) > LATEST_TIME:
         possible = (np.abs(start // 2) <= LATEST_TIME // 2) & (np.abs(end // 2) <= LATEST_TIME // 2)
@@ -118,8 +130,17 @@ def _concat(parts: list[pd.DataFrame], columns: Iterable[str]) -> pd.DataFrame:
 
 
 def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    # Often a third of all rows (cuKernelGetName at every launch), and nothing depends on them.
+    strings = (
+        file.rows(f"SELECT id, value FROM {s.STRINGS} WHERE value GLOB 'cu*'", (int, str))
+        if s.STRINGS in file.tables
+        else []
+    )
+    queries = [i for i, name in strings if classify(name) is ApiClass.QUERY]
     parts = [
-        pd.DataFrame(_events(file, table, s.API_COLUMNS), copy=False) for table in s.API_TABLES if table in file.tables
+        pd.DataFrame(_events(file, table, s.API_COLUMNS, [f'"nameId" <> {i}' for i in queries]), copy=False)
+        for table in s.API_TABLES
+        if table in file.tables
     ]
     api = _concat(parts, s.API_COLUMNS)
     name_codes, name_ids = pd.factorize(api["name_id"].to_numpy())
@@ -131,38 +152,29 @@ def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 
 def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd.DataFrame]:
-    parts, copies, rows = [], [], 0
-    for table in s.GPU_TABLES:
-        if table not in file.tables:
-            continue
-        wanted = {**s.GPU_COLUMNS, **s.COPY_COLUMNS} if table == s.MEMCPY else s.GPU_COLUMNS
-        columns = _events(file, table, wanted)
-        gpu = {name: columns[name] for name in s.GPU_COLUMNS}
-        gpu["process"] = process_of(gpu.pop("global_pid"))
-        parts.append(pd.DataFrame(gpu, copy=False))
-        if table == s.MEMCPY:
-            copies.append(
-                pd.DataFrame(
-                    {
-                        "gpu_row": np.arange(rows, rows + len(parts[-1])),
-                        **{name: columns[name] for name in s.COPY_COLUMNS},
-                    }
-                )
-            )
-        rows += len(parts[-1])
-    gpu_rows = _concat(parts, ("start_ns", "end_ns", "device_id", "correlation_id", "process"))
-    gpu_rows = gpu_rows.assign(
-        unfinished=gpu_rows["end_ns"].to_numpy() < gpu_rows["start_ns"].to_numpy(),
-        device_id=devices.physical(gpu_rows["process"].to_numpy(), gpu_rows["device_id"].to_numpy()),
+    """All GPU rows, copies first, and the copies' own columns."""
+    tables = [table for table in s.GPU_TABLES if table in file.tables]
+    if not tables:
+        none = {name: np.empty(0, dtype=np.int64) for name in (*s.GPU_COLUMNS, *s.COPY_COLUMNS, "gpu_row", "process")}
+        return pd.DataFrame(none).assign(unfinished=np.empty(0, dtype=bool)), pd.DataFrame(none)
+    # One query: joining the tables' columns afterwards would copy all of them.
+    columns = _possible(file.integers(" UNION ALL ".join(_select(file, table, s.GPU_COLUMNS) for table in tables)))
+    copies: dict[str, IntArray] = {name: np.empty(0, dtype=np.int64) for name in s.COPY_COLUMNS}
+    if s.MEMCPY in file.tables:
+        copies = _possible(file.integers(_select(file, s.MEMCPY, {**s.GPU_COLUMNS, **s.COPY_COLUMNS})))
+    gpu = pd.DataFrame(columns, copy=False)
+    gpu = gpu.assign(
+        unfinished=columns["end_ns"] < columns["start_ns"],
+        device_id=devices.physical(columns["process"], columns["device_id"]),
     )
-    return gpu_rows, _concat(copies, ("gpu_row", *s.COPY_COLUMNS))
+    own = {name: copies[name] for name in s.COPY_COLUMNS}
+    return gpu, pd.DataFrame({"gpu_row": np.arange(len(own["copy_kind"])), **own})
 
 
 def _read_stream_syncs(file: SqliteFile) -> pd.DataFrame:
     if s.SYNCHRONIZATION not in file.tables:
         return pd.DataFrame({name: np.empty(0, dtype=np.int64) for name in (*s.SYNCHRONIZATION_COLUMNS, "process")})
     columns = _events(file, s.SYNCHRONIZATION, s.SYNCHRONIZATION_COLUMNS)
-    columns["process"] = process_of(columns.pop("global_pid"))
     return pd.DataFrame(columns, copy=False)
 
 
@@ -388,7 +400,7 @@ def _read_symbol_frames(file: SqliteFile, needles: Iterable[str]) -> tuple[pd.Da
         return empty, {}
     ids = ", ".join(str(symbol) for symbol in symbols)
     hits = file.integers(
-        s.CALLCHAINS, {"chain_id": "id", "symbol_id": "symbol", "depth": "stackDepth"}, f"WHERE symbol IN ({ids})"
+        f"SELECT id AS chain_id, symbol AS symbol_id, stackDepth AS depth FROM {s.CALLCHAINS} WHERE symbol IN ({ids})"
     )
     return pd.DataFrame(hits), symbols
 
@@ -405,9 +417,8 @@ def read_first_frames_outside_cuda(file: SqliteFile, chain_ids: IntArray) -> pd.
     excluded = ", ".join(str(i) for i in modules) or "NULL"
     unresolved = "AND coalesce(unresolved, 0) = 0" if "unresolved" in file.columns(s.CALLCHAINS) else ""
     rows = file.integers(
-        s.CALLCHAINS,
-        {"chain_id": "id", "symbol_id": "symbol", "depth": "min(stackDepth)"},
-        f"WHERE module NOT IN ({excluded}) {unresolved} GROUP BY id",
+        f"SELECT id AS chain_id, symbol AS symbol_id, min(stackDepth) AS depth FROM {s.CALLCHAINS} "
+        f"WHERE module NOT IN ({excluded}) {unresolved} GROUP BY id"
     )
     wanted = np.isin(rows["chain_id"], chain_ids)
     names = _strings(file, pd.unique(rows["symbol_id"][wanted]).tolist())
@@ -502,7 +513,8 @@ class _CudaDevices:
             mapped.append(gpu)
             same_name = set(self.gpus.values())
             self.names[gpu] = self.gpus.get(gpu) or (same_name.pop() if len(same_name) == 1 else "")
-        return np.asarray(mapped, dtype=np.int64)[codes] if mapped else device_id
+        same = all(gpu == int(devices[pair % len(devices)]) for pair, gpu in zip(pairs, mapped, strict=True))
+        return device_id if same else np.asarray(mapped, dtype=np.int64)[codes]
 
     @property
     def ambiguous(self) -> bool:

@@ -37,7 +37,8 @@ OUR_BACKTRACES = "NSYS_SYNC_PYTHON_BACKTRACE"
 """Written by our own export step for exports older than schema 3.13.2, which drop the payload bytes."""
 
 API_TABLES = (RUNTIME, DRIVER)
-GPU_TABLES = (KERNEL, MEMCPY, MEMSET, GRAPH)
+GPU_TABLES = (MEMCPY, KERNEL, MEMSET, GRAPH)
+"""Copies first: their rows are also read apart, and must be found again."""
 
 PYTHON_DOMAIN = "Python Backtrace"
 NVTX_MARK = 34
@@ -75,12 +76,13 @@ class Column:
     """A canonical integer column: the table's name for it, and what stands for a value that is not there.
 
     `null` is SQL for a NULL cell; None leaves the row out. `absent` is SQL where the table has no such column; None
-    makes the column required.
+    makes the column required. `shift` drops that many lower bits: `globalPid >> 24` is the process.
     """
 
     source: str
     null: int | str | None = None
     absent: int | None = None
+    shift: int = 0
 
 
 API_COLUMNS: Mapping[str, Column] = {
@@ -95,7 +97,7 @@ GPU_COLUMNS: Mapping[str, Column] = {
     "start_ns": Column("start"),
     "end_ns": Column("end", "start - 1"),
     "device_id": Column("deviceId"),
-    "global_pid": Column("globalPid", -1),
+    "process": Column("globalPid", -1, shift=24),
     "correlation_id": Column("correlationId", -1),
 }
 COPY_COLUMNS: Mapping[str, Column] = {
@@ -108,7 +110,7 @@ COPY_COLUMNS: Mapping[str, Column] = {
 SYNCHRONIZATION_COLUMNS: Mapping[str, Column] = {
     "start_ns": Column("start"),
     "end_ns": Column("end", "start - 1"),
-    "global_pid": Column("globalPid", -1),
+    "process": Column("globalPid", -1, shift=24),
     "correlation_id": Column("correlationId", -1),
     "context_id": Column("contextId", -1, absent=-1),
     "stream_id": Column("streamId", -1, absent=-1),
@@ -134,14 +136,15 @@ def expressions(file: SqliteFile, table: str, columns: Mapping[str, Column]) -> 
             result[name] = f'"{column.source}"'
         else:
             result[name] = f'coalesce("{column.source}", {column.null})'
+        if column.shift:
+            result[name] = f"({result[name]} >> {column.shift})"
     return result
 
 
-def only_rows_with(file: SqliteFile, table: str, columns: Mapping[str, Column]) -> str:
-    """A WHERE clause that leaves out rows in which a required column is NULL; empty where none can be."""
-    needed = [
-        column.source
+def required_values(file: SqliteFile, table: str, columns: Mapping[str, Column]) -> list[str]:
+    """Conditions that leave out rows in which a required column is NULL; none where none can be."""
+    return [
+        f'"{column.source}" IS NOT NULL'
         for column in columns.values()
         if column.null is None and not file.is_not_null(table, column.source)
     ]
-    return "WHERE " + " AND ".join(f'"{source}" IS NOT NULL' for source in needed) if needed else ""

@@ -89,17 +89,16 @@ class SqliteFile:
             cursor.close()
             return table
 
-    def integers(self, table: str, expressions: Mapping[str, str], where: str = "") -> dict[str, IntArray]:
-        """Columns of whole numbers, `{name: SQL expression}` → `{name: array}`. No expression may give NULL."""
-        select = ", ".join(f"{expression} AS {_quoted(name)}" for name, expression in expressions.items())
-        result = self.arrow(f"SELECT {select} FROM {_quoted(table)} {where}")
-        return {name: self._integer_array(table, name, result.column(name)) for name in expressions}
+    def integers(self, sql: str) -> dict[str, IntArray]:
+        """A query whose columns are whole numbers, none NULL: `{column: array}`."""
+        result = self.arrow(sql)
+        return {name: self._integer_array(name, result.column(name)) for name in result.column_names}
 
-    def _integer_array(self, table: str, name: str, column: pa.ChunkedArray) -> IntArray:
+    def _integer_array(self, name: str, column: pa.ChunkedArray) -> IntArray:
         if len(column) == 0:
             return np.empty(0, dtype=np.int64)
         if not pa.types.is_int64(column.type) or column.null_count:
-            raise self.error(f"column {name} of table {table} holds something other than whole numbers")
+            raise self.error(f"{name} holds something other than whole numbers")
         return np.asarray(column.to_numpy(), dtype=np.int64)
 
     def error(self, what: str) -> TraceError:
