@@ -101,8 +101,8 @@ def process_of(global_id: IntArray) -> IntArray:
 
 
 def _select(file: SqliteFile, table: str, wanted: Mapping[str, s.Column], conditions: Iterable[str] = ()) -> str:
-    where = " AND ".join([*s.required_values(file, table, wanted), *conditions])
     columns = ", ".join(f'{sql} AS "{name}"' for name, sql in s.expressions(file, table, wanted).items())
+    where = " AND ".join([*s.required_values(file, table, wanted), *conditions])
     return f'SELECT {columns} FROM "{table}"' + (f" WHERE {where}" if where else "")
 
 
