@@ -6,7 +6,8 @@
 #   scripts/install_nsys.sh DIR BUNDLE.tar.xz     also packs what profile and export need (40 MB, 2 minutes) for a
 #                                                 machine without network; there: tar xf BUNDLE.tar.xz -C /tmp
 #
-# NSYS_SYNC_DEBIAN_MIRROR names another mirror than http://deb.debian.org/debian.
+# The packages come from the Debian mirror that the system itself uses; NSYS_SYNC_DEBIAN_MIRROR=URL names another one
+# (needed on Ubuntu).
 set -euo pipefail
 
 fail() { echo "install_nsys.sh: error: $*" >&2; exit 1; }
@@ -15,7 +16,10 @@ fail() { echo "install_nsys.sh: error: $*" >&2; exit 1; }
 case $1 in /*) dir=${1%/} ;; *) dir=$PWD/${1%/} ;; esac
 case $dir in *[[:space:]]*) fail "nsys does not run from a folder with a space in its path: $dir" ;; esac
 bundle=${2:-}
-mirror=${NSYS_SYNC_DEBIAN_MIRROR:-http://deb.debian.org/debian}
+mirror=${NSYS_SYNC_DEBIAN_MIRROR:-$(awk '/^URIs:/ {print $2; exit}' /etc/apt/sources.list.d/debian.sources 2> /dev/null ||
+  true)}
+[ -n "$mirror" ] || mirror=$(awk '$1 == "deb" && /debian/ {for (i = 2; i <= NF; i++) if ($i ~ /^https?:/) {print $i; exit}}' \
+  /etc/apt/sources.list 2> /dev/null || true)
 system_libraries="libssh.so.4 libpfm.so.4 libgssapi_krb5.so.2 libk5crypto.so.3 libkrb5.so.3 libkrb5support.so.0
   libcom_err.so.2 libkeyutils.so.1 libcrypto.so.3 libsqlite3.so.0"
 library_packages="libssh-4 libpfm4 libgssapi-krb5-2 libk5crypto3 libkrb5-3 libkrb5support0 libcom-err2 libkeyutils1
@@ -32,6 +36,7 @@ works() { "$1/bin/nsys" --version && "$1/host-linux-x64/QdstrmImporter" --versio
 
 install() {
   [ "$(uname -sm)" = "Linux x86_64" ] || fail "Debian has nsys for Linux x86_64 only, this is $(uname -sm)"
+  [ -n "$mirror" ] || fail "no Debian mirror known here: set NSYS_SYNC_DEBIAN_MIRROR to the URL of one"
   local program
   for program in apt-get dpkg-deb; do
     command -v $program > /dev/null || fail "$program not found: this script needs Debian or Ubuntu"
