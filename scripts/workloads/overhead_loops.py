@@ -30,7 +30,7 @@ def launch_step():
 
 
 def main():
-    step, steps = (gpu_step, 120) if KIND == "gpu" else (launch_step, 400)
+    step, steps = (gpu_step, 200) if KIND == "gpu" else (launch_step, 400)
     for _ in range(steps // 4):
         step()
     torch.cuda.synchronize()
