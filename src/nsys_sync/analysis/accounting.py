@@ -11,6 +11,7 @@ from nsys_sync.analysis.device_time import DeviceTime, device_times
 from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, intersect, subtract, union
 from nsys_sync.analysis.operations import Operations
 from nsys_sync.analysis.stall import attribute
+from nsys_sync.errors import TraceError
 from nsys_sync.trace.api_names import ApiClass
 from nsys_sync.trace.tables import BoolArray, Trace
 
@@ -41,6 +42,17 @@ def account(trace: Trace, calls: Calls, operations: Operations, is_sync_call: Bo
     """One entry a device, in order of the device id."""
     unknown = _graphs_without_gpu_work(calls, operations)
     return [_account(device, calls, operations, unknown) for device in device_times(trace, calls, is_sync_call)]
+
+
+def of_device(trace: Trace, accounts: list[DeviceAccount], device: int | None) -> list[DeviceAccount]:
+    """All accounts, or the chosen device's. Raises TraceError where that leaves nothing."""
+    if not accounts:
+        raise TraceError(f"{trace.name}: no GPU row has a length, so there is no GPU time to analyse. Capture again")
+    chosen = [one for one in accounts if device is None or one.time.device_id == device]
+    if not chosen:
+        known = ", ".join(str(one.time.device_id) for one in accounts)
+        raise TraceError(f"{trace.name}: has no activity of device {device}. Devices in this trace: {known}")
+    return chosen
 
 
 def _account(device: DeviceTime, calls: Calls, operations: Operations, unknown: dict[int, Intervals]) -> DeviceAccount:

@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 
 from nsys_sync.analysis.intervals import IntArray
+from nsys_sync.errors import TraceError
 from nsys_sync.trace.api_names import ApiClass, classify
 from nsys_sync.trace.tables import BoolArray, ClassArray, Trace
 
 FEW_THREADS = 8
+PID_MASK = 0xFFFFFF
 NEVER_LAUNCH = (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC, ApiClass.EVENT)
 
 
@@ -111,6 +113,16 @@ def outermost_calls(trace: Trace) -> Calls:
         process_of_thread=process_of_thread,
         api=api,
     )
+
+
+def require_process(trace: Trace, calls: Calls, pid: int | None) -> None:
+    """Raises TraceError where `pid` is given and made no CUDA call."""
+    pids = sorted({int(process) & PID_MASK for process in calls.processes})
+    if pid is not None and pid not in pids:
+        raise TraceError(
+            f"{trace.name}: has no CUDA calls of process {pid}. Processes in this trace: "
+            + ", ".join(str(one) for one in pids)
+        )
 
 
 def _rows_by_thread(codes: IntArray, threads: int) -> list[IntArray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +11,8 @@ from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.classification import PRINTING_FILE
 from nsys_sync.analysis.intervals import IntArray
 from nsys_sync.analysis.operations import Operations
+from nsys_sync.analysis.options import Options
+from nsys_sync.analysis.user_code import is_user_code
 from nsys_sync.trace.tables import BoolArray, PythonEvents, Trace
 
 EXACT, SAMPLE, NATIVE, NVTX, THREAD = range(5)
@@ -31,11 +32,12 @@ class PythonLocations:
     printing: BoolArray
 
 
-def locate_in_python(
-    trace: Trace, calls: Calls, operations: Operations, is_user_file: Sequence[bool]
-) -> PythonLocations:
+def locate_in_python(trace: Trace, calls: Calls, operations: Operations, options: Options) -> PythonLocations:
     """The stack that has exactly the start and thread of the operation's call, else the first sample inside it."""
     python = trace.python
+    is_user_file = np.array(
+        [is_user_code(path, options.user_code, options.library_code) for path in python.files], dtype=bool
+    )
     exact = np.flatnonzero(~python.is_sample)
     event = _matching_event(python, exact, calls, operations.call)
     with_copy = np.flatnonzero((event < 0) & (operations.copy_call >= 0))
@@ -51,7 +53,7 @@ def locate_in_python(
     frame = np.full(len(event), -1, dtype=np.int64)
     printing = np.zeros(len(event), dtype=bool)
     if len(used):
-        chosen, prints = _innermost_user_frame(python, used, np.asarray(is_user_file, dtype=bool))
+        chosen, prints = _innermost_user_frame(python, used, is_user_file)
         frame[found], printing[found] = chosen[inverse], prints[inverse]
     return PythonLocations(event, frame, how, printing)
 
@@ -114,6 +116,20 @@ def _innermost_user_frame(
     chosen = first + np.where(innermost < count, innermost, 0)
     prints = np.array([name.endswith(PRINTING_FILE) for name in python.files], dtype=bool)
     return chosen, np.logical_or.reduceat(prints[file], begins)
+
+
+def native_chains(trace: Trace, calls: Calls, operations: Operations) -> IntArray:
+    """The native callchain of each operation's call, else of its copy; -1 without one."""
+    chain_id = calls.callchain_id_of(operations.call)
+    with_copy = (chain_id < 0) & (operations.copy_call >= 0)
+    chain_id[with_copy] = calls.callchain_id_of(operations.copy_call[with_copy])
+    shift = trace.native.shift
+    return np.full_like(chain_id, -1) if shift is None else np.where(chain_id >= 0, chain_id + shift, -1)
+
+
+def without_python(python: PythonLocations, chain_id: IntArray) -> IntArray:
+    """The callchains of the operations that only a native stack can locate."""
+    return chain_id[(python.event < 0) & (chain_id >= 0)]
 
 
 def innermost_range(nvtx: pd.DataFrame, global_tid: IntArray, time: IntArray) -> IntArray:

@@ -10,12 +10,9 @@ import pyarrow as pa
 from nsys_sync import model
 from nsys_sync.analysis.intervals import IntArray
 from nsys_sync.analysis.sites import HOW, RankedSites, TraceOperations
-from nsys_sync.analysis.summary import Attributed
 
 
-def operations_table(
-    traces: Sequence[TraceOperations], ranked: RankedSites, attributed: Sequence[Attributed]
-) -> pa.Table:
+def operations_table(traces: Sequence[TraceOperations], ranked: RankedSites) -> pa.Table:
     """Strings are dictionary-encoded. Stall and idle within are null where no idle figure could be given."""
     tables = [_one_trace(one, codes, ranked.sites) for one, codes in zip(traces, ranked.site_of_operation, strict=True)]
     return pa.concat_tables(tables).unify_dictionaries()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -11,6 +12,7 @@ import pandas as pd
 
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.intervals import IntArray, Intervals, distinct, intersect, union
+from nsys_sync.analysis.options import Options
 from nsys_sync.errors import TraceError
 from nsys_sync.trace.tables import NEVER_ENDED, Trace
 
@@ -52,16 +54,25 @@ def user_ranges(trace: Trace) -> pd.DataFrame:
     return nvtx[~nvtx["domain"].isin(theirs)]
 
 
-def select(
-    trace: Trace,
-    hull: tuple[int, int],
-    time_range: tuple[int | None, int | None] | None,
-    nvtx: str | None,
-    skip_first: int,
-) -> Selection:
-    """`hull` is the time from the first to the last GPU activity, which stands for bounds left open.
+def select(trace: Trace, device_windows: Sequence[tuple[int, int]], options: Options) -> Selection:
+    """`device_windows` are each device's first and last GPU activity; they stand for bounds left open.
 
-    Raises TraceError where the choice leaves nothing: no such NVTX range, or all skipped."""
+    Raises TraceError where the choice leaves nothing: no such NVTX range, all skipped, no GPU activity inside.
+    """
+    selection = _select(trace, device_windows, options)
+    if selection.windows is not None:
+        low, high = np.array(device_windows, dtype=np.int64).T
+        if not selection.windows.within(low, high).any():
+            raise TraceError(
+                f"{trace.name}: the chosen range holds no GPU activity. "
+                f"The trace's lies between {low.min() / 1e9:.6f}s and {high.max() / 1e9:.6f}s"
+            )
+    return selection
+
+
+def _select(trace: Trace, device_windows: Sequence[tuple[int, int]], options: Options) -> Selection:
+    hull = (min(low for low, _ in device_windows), max(high for _, high in device_windows))
+    time_range, nvtx, skip_first = options.time_range, options.nvtx, options.skip_first
     windows = None
     if time_range is not None:
         low, high = (hull[i] if bound is None else bound for i, bound in enumerate(time_range))
@@ -109,6 +120,14 @@ def families(nvtx: pd.DataFrame) -> tuple[IntArray, tuple[str, ...]]:
         family_of[own] = len(labels)
         labels.append(str(names[own[0]]) if len(own) == 1 else label)
     return family_of[codes], tuple(labels)
+
+
+def steps_of(trace: Trace, selection: Selection) -> tuple[pd.DataFrame | None, str]:
+    """The chosen NVTX ranges, else the program's loop where one is found; and what they are called."""
+    if selection.steps is not None:
+        return selection.steps, selection.nvtx_pattern or ""
+    found = find_steps(trace)
+    return (None, "") if found is None else (found[1], found[0])
 
 
 def find_steps(trace: Trace) -> tuple[str, pd.DataFrame] | None:

@@ -326,6 +326,28 @@ def _per_step(table: _Operations, own: slice, known: bool) -> model.SiteSteps | 
     )
 
 
+def limited(
+    sites: tuple[model.Site, ...], top: int | None, min_stall_ns: int
+) -> tuple[tuple[model.Site, ...], model.Omitted | None]:
+    """The sites to list, and the totals of those that are not."""
+    enough = [site for site in sites if site.stall is None or site.stall.total_ns >= min_stall_ns]
+    too_little = [site for site in sites if site.stall is not None and site.stall.total_ns < min_stall_ns]
+    kept, too_many = enough[:top], enough[top:] if top is not None else []
+    left_out = [*too_little, *too_many]
+    if not left_out:
+        return sites, None
+    stalls = [site.stall.total_ns if site.stall else None for site in left_out]
+    reasons = [f"--top {top}"] if too_many else []
+    reasons += [f"--min-stall {min_stall_ns} ns"] if too_little else []
+    return tuple(kept), model.Omitted(
+        sites=len(left_out),
+        calls=sum(site.calls for site in left_out),
+        stall_ns=None if any(stall is None for stall in stalls) else sum(stall or 0 for stall in stalls),
+        blocked_ns=sum(site.blocked.total_ns for site in left_out),
+        reason=" and ".join(reasons),
+    )
+
+
 def site_id(location: model.Location, kind: model.Kind) -> str:
     """Stable over runs of the same code: a hash of location and kind."""
     parts = (location.label, location.function, location.file, location.line, kind.label, *kind.apis)

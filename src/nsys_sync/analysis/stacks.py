@@ -18,8 +18,6 @@ def with_stacks(
     operations: Sequence[TraceOperations],
     attributed: Sequence[Attributed],
     read_native: Callable[[int, Sequence[int]], dict[int, NativeStack]],
-    user_code: Sequence[str],
-    library_code: Sequence[str],
 ) -> tuple[tuple[model.Site, ...], tuple[model.Frame, ...], tuple[model.NativeFrame, ...]]:
     """The first STACKS_KEPT sites with the Python and native stack of their worst operation.
 
@@ -39,10 +37,7 @@ def with_stacks(
         if rank >= model.STACKS_KEPT:
             sites.append(replace(site, stack_omitted=event >= 0 or chain >= 0))
             continue
-        python_stack = [
-            frames.setdefault(frame, len(frames))
-            for frame in _python_stack(attributed[trace], event, user_code, library_code)
-        ]
+        python_stack = [frames.setdefault(frame, len(frames)) for frame in _python_stack(attributed[trace], event)]
         native_stack = [
             native_frames.setdefault(model.NativeFrame(symbol, attributed[trace].shown(module)), len(native_frames))
             for symbol, module in native.get(trace, {}).get(chain, ())
@@ -51,9 +46,7 @@ def with_stacks(
     return tuple(sites), tuple(frames), tuple(native_frames)
 
 
-def _python_stack(
-    one: Attributed, event: int, user_code: Sequence[str], library_code: Sequence[str]
-) -> list[model.Frame]:
+def _python_stack(one: Attributed, event: int) -> list[model.Frame]:
     if event < 0:
         return []
     python = one.trace.python
@@ -63,7 +56,9 @@ def _python_stack(
             function=python.functions[python.frame_function[i]],
             file=one.shown(python.files[python.frame_file[i]]),
             line=int(python.frame_line[i]),
-            is_user_code=is_user_code(python.files[python.frame_file[i]], user_code, library_code),
+            is_user_code=is_user_code(
+                python.files[python.frame_file[i]], one.options.user_code, one.options.library_code
+            ),
         )
         for i in range(first, first + int(python.count[event]))
     ]

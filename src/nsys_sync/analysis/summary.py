@@ -10,11 +10,12 @@ import pandas as pd
 
 from nsys_sync import model
 from nsys_sync.analysis.accounting import DeviceAccount, graph_launches_without_gpu_work
-from nsys_sync.analysis.calls import Calls
+from nsys_sync.analysis.calls import PID_MASK, Calls
 from nsys_sync.analysis.classification import PRINTING
 from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, distinct, intersect, subtract, union
 from nsys_sync.analysis.locate import NATIVE, NVTX, THREAD, PythonLocations, innermost_range
 from nsys_sync.analysis.operations import Operations
+from nsys_sync.analysis.options import Options
 from nsys_sync.analysis.phases import Selection, StartupEnd, families, startup_by_process, user_ranges
 from nsys_sync.analysis.sites import HOW, SiteKey, TraceOperations, group_keys
 from nsys_sync.analysis.user_code import shown as shown_text
@@ -22,7 +23,6 @@ from nsys_sync.trace.api_names import base_name
 from nsys_sync.trace.schema import COPY_KINDS, MEMORY_KINDS
 from nsys_sync.trace.tables import BoolArray, Trace
 
-PID_MASK = 0xFFFFFF
 TIMELINE_BINS = 400
 ZOOM_SPANS = 600
 SHORTEST_CONCLUSIVE_NS = 50_000_000
@@ -45,8 +45,7 @@ class Attributed:
     chain_id: IntArray
     operation_names: pd.Series[str]
     native_labels: pd.Series[str]
-    pid: int | None
-    device: int | None
+    options: Options
 
     def shown(self, text: str) -> str:
         """Text of the trace without home folders and names of users and hosts."""
@@ -70,6 +69,19 @@ class Attributed:
         )
 
 
+def window_of(one: Attributed) -> int:
+    """The sum of the windows of the trace's devices, in ns."""
+    if one.selection.windows is not None:
+        return one.selection.windows.total_ns * len(one.accounts)
+    return sum(account.time.window_end - account.time.window_start for account in one.accounts)
+
+
+def stall_of(reports: Sequence[model.TraceReport]) -> int | None:
+    """The stall of all devices of all traces, None where any was refused an idle figure."""
+    stalls = [device.stall_ns for report in reports for device in report.devices]
+    return None if any(stall is None for stall in stalls) else sum(stall or 0 for stall in stalls)
+
+
 def trace_operations(one: Attributed) -> TraceOperations:
     """The operations inside the selection (of the chosen process), each with its site, stall and place."""
     operations, calls, trace = one.operations, one.calls, one.trace
@@ -80,9 +92,9 @@ def trace_operations(one: Attributed) -> TraceOperations:
     if one.selection.windows is not None:
         blocked = one.selection.windows.within(operations.start, operations.end)
         shown &= (blocked > 0) | (stall > 0)
-    if one.pid is not None:
-        shown &= (calls.processes[operations.process] & PID_MASK) == one.pid
-    if one.device is not None:
+    if one.options.pid is not None:
+        shown &= (calls.processes[operations.process] & PID_MASK) == one.options.pid
+    if one.options.device is not None:
         on_device = np.concatenate([account.time.process_ids for account in one.accounts])
         shown &= np.isin(calls.processes[operations.process], on_device)
 
