@@ -6,6 +6,7 @@ nsys; a small shell wrapper keeps them apart and notes the program's exit status
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -163,23 +164,40 @@ def report_path(output: str) -> Path | None:
     return Path(output if output.endswith(".nsys-rep") else f"{output}.nsys-rep")
 
 
-def named_in_ascii(program: Sequence[str], folder: Path) -> list[str]:
-    """The same program through a link in `folder`, where the path of its Python file is not plain ASCII.
+def named_in_ascii(program: Sequence[str]) -> list[str]:
+    """The same program through a link, where the path of its Python file is not plain ASCII.
 
     The Python backtraces of nsys 2023.4.4 end the program with a segmentation fault at the first frame whose file
-    name is not ASCII (measured with a CUDA program; nsys alone does the same).
+    name is not ASCII (measured with a CUDA program; nsys alone does the same). The link stays, and is the same for
+    the same program: reports name it.
     """
     for position, part in enumerate(program):
-        path = Path(part)
-        if path.suffix in PYTHON_SUFFIXES and path.is_file() and not str(path.absolute()).isascii():
-            if path.name.isascii():
-                (folder / "linked").symlink_to(path.absolute().parent, target_is_directory=True)
-                link = folder / "linked" / path.name
-            else:
-                link = folder / "program.py"
-                link.symlink_to(path.absolute())
-            return [*program[:position], str(link), *program[position + 1 :]]
+        path = Path(part).absolute()
+        if path.suffix in PYTHON_SUFFIXES and path.is_file() and not str(path).isascii():
+            target = path.parent if path.name.isascii() else path
+            readable = re.sub(r"[^A-Za-z0-9]+", "-", path.parent.name).strip("-")
+            name = f"{readable}-{hashlib.sha256(os.fsencode(target)).hexdigest()[:8]}"
+            link = _link(_folder_of_links() / (name if target == path.parent else f"{name}.py"), target)
+            started = link / path.name if target == path.parent else link
+            return [*program[:position], str(started), *program[position + 1 :]]
     return list(program)
+
+
+def _folder_of_links() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "/nonexistent") / ".cache")
+    for folder in (cache / "nsys-sync" / "links", Path(tempfile.gettempdir()) / f"nsys-sync-links-{os.getuid()}"):
+        with suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if str(folder).isascii() and folder.stat().st_uid == os.getuid():
+                return folder
+    return Path(tempfile.mkdtemp(prefix="nsys-sync-links-"))
+
+
+def _link(link: Path, target: Path) -> Path:
+    if not link.is_symlink() or link.readlink() != target:
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+    return link
 
 
 def capture(command: Sequence[str], program: Sequence[str]) -> Captured:
@@ -192,7 +210,7 @@ def capture(command: Sequence[str], program: Sequence[str]) -> Captured:
         status_file, said = Path(folder) / "status", Path(folder) / "messages"
         wrapped = list(command[: len(command) - len(program)])
         streams = [_reopenable(1), _reopenable(2)]
-        started = named_in_ascii(program, Path(folder))
+        started = named_in_ascii(program)
         wrapped += ["sh", "-c", WRAPPER, "sh", str(status_file), *streams, *started]
         try:
             # A session of its own: a Ctrl-C that reached all of nsys's processes would end them without a report.
