@@ -532,8 +532,8 @@ def _slowed_by_the_profiler(account: DeviceAccount) -> str | None:
     if late < LAUNCH_BOUND_IDLE_RATIO * window or late > waits * LAUNCH_BOUND_WAIT_NS:
         return None
     return (
-        f"GPU {account.time.device_id} waited {waits:,} times for the next launch, {late / waits / 1000:.1f} µs each on "
-        "average: such a launch-bound program is slowed by the profiler itself (a loop of tiny kernels on an H200 "
+        f"GPU {account.time.device_id} waited {waits:,} times for the next launch, on average "
+        f"{late / waits / 1000:.1f} µs each: such a launch-bound program is slowed by the profiler itself (a loop of tiny kernels on an H200 "
         "took 1.4 to 1.8 times as long), so it idles less without one"
     )
 
