@@ -533,8 +533,8 @@ def _slowed_by_the_profiler(account: DeviceAccount) -> str | None:
         return None
     return (
         f"GPU {account.time.device_id} waited {waits:,} times for the next launch, on average "
-        f"{late / waits / 1000:.1f} µs each: such a launch-bound program is slowed by the profiler itself (a loop of tiny kernels on an H200 "
-        "took 1.4 to 1.8 times as long), so it idles less without one"
+        f"{late / waits / 1000:.1f} µs each: such a launch-bound program is slowed by the profiler itself (a loop of "
+        "tiny kernels on an H200 took 1.4 to 1.8 times as long), so it idles less without one"
     )
 
 
