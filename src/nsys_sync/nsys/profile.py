@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ IMPORTER_DAMAGE = re.compile(
     r"[Uu]nknown (?:\w+ )*(?:API )?function index|[Ff]ailed to import|[Ii]mporter error", re.ASCII
 )
 SIGNALLED = 128
+SECONDS_BETWEEN_LOOKS = 0.05
 PYTHON_SUFFIXES = frozenset({".py", ".pyw", ".pyz"})
 
 
@@ -222,8 +224,12 @@ def capture(command: Sequence[str], program: Sequence[str]) -> Captured:
             raise NsysError(
                 f"{command[0]}: does not run ({error.strerror}). Check it with: nsys-sync doctor"
             ) from error
-        with _signals_passed_to(process, Path(f"{status_file}.pid")):
+        group_file = Path(f"{status_file}.pid")
+        with _signals_passed_to(process, group_file):
             nsys_status = process.wait()
+            # After a Ctrl-C that the program ignores, nsys writes its report and ends; the program goes on.
+            while not status_file.exists() and _program_group(group_file) is not None:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
         messages = said.read_text(encoding="utf-8", errors="replace")
         exit_status = int(status_file.read_text() or -1) if status_file.exists() else nsys_status
         _after_what_the_program_wrote()
@@ -251,20 +257,29 @@ def _after_what_the_program_wrote() -> None:
             continue
 
 
+def _program_group(group_file: Path) -> int | None:
+    """The process group of the program, which nsys starts in one of its own; None before and after it runs."""
+    with suppress(OSError, ValueError):
+        pid = int(group_file.read_text())
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return None if state in ("Z", "X") else os.getpgid(pid)  # containers often have nobody to reap the dead
+    return None
+
+
 @contextmanager
-def _signals_passed_to(process: subprocess.Popen[bytes], program_pid: Path) -> Iterator[None]:
+def _signals_passed_to(process: subprocess.Popen[bytes], group_file: Path) -> Iterator[None]:
     received: list[int] = []
 
     def passed_on(number: int, _: FrameType | None) -> None:
         received.append(number)
-        if len(received) == 1:
+        if len(received) == 1 and process.returncode is None:
             process.send_signal(number)
-        else:
-            # nsys starts the program in a group of its own.
-            groups = {process.pid, *([os.getpgid(int(program_pid.read_text()))] if program_pid.exists() else [])}
-            for group in groups:
+            return
+        deadly = number if len(received) == 1 else signal.SIGKILL
+        for group in (_program_group(group_file), process.pid if process.returncode is None else None):
+            if group is not None:
                 with suppress(ProcessLookupError):
-                    os.killpg(group, signal.SIGKILL)
+                    os.killpg(group, deadly)
 
     handled = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, passed_on) for number in handled}
