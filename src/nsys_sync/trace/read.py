@@ -277,8 +277,8 @@ def _read_python(file: SqliteFile) -> PythonEvents:
         return _no_python_events("no Python backtraces were collected; " + HOW_TO_CAPTURE_STACKS)
     if "binaryData" not in file.columns(s.NVTX):
         return _no_python_events(
-            "the export leaves the Python stacks out (nsys before schema 3.13.2 does); name the report (.nsys-rep) itself, and "
-            "nsys-sync adds them"
+            "the export leaves the Python stacks out (nsys before schema 3.13.2 does); name the report (.nsys-rep) "
+            "itself, and nsys-sync adds them"
         )
     if not _layout_is_known(file):
         return _no_python_events("the Python stacks have a layout that this version of nsys-sync does not know")
