@@ -109,7 +109,7 @@ def _select(file: SqliteFile, table: str, wanted: Mapping[str, s.Column], condit
 def _events(
     file: SqliteFile, table: str, wanted: Mapping[str, s.Column], conditions: Iterable[str] = ()
 ) -> dict[str, IntArray]:
-    return _possible(file.integers(_select(file, table, wanted, conditions)))
+    return _possible(file.integers(_select(file, table, wanted, conditions), [table]))
 
 
 def _possible(columns: dict[str, IntArray]) -> dict[str, IntArray]:
@@ -158,10 +158,11 @@ def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd
         none = {name: np.empty(0, dtype=np.int64) for name in (*s.GPU_COLUMNS, *s.COPY_COLUMNS, "gpu_row", "process")}
         return pd.DataFrame(none).assign(unfinished=np.empty(0, dtype=bool)), pd.DataFrame(none)
     # One query: joining the tables' columns afterwards would copy all of them.
-    columns = _possible(file.integers(" UNION ALL ".join(_select(file, table, s.GPU_COLUMNS) for table in tables)))
+    query = " UNION ALL ".join(_select(file, table, s.GPU_COLUMNS) for table in tables)
+    columns = _possible(file.integers(query, tables))
     copies: dict[str, IntArray] = {name: np.empty(0, dtype=np.int64) for name in s.COPY_COLUMNS}
     if s.MEMCPY in file.tables:
-        copies = _possible(file.integers(_select(file, s.MEMCPY, {**s.GPU_COLUMNS, **s.COPY_COLUMNS})))
+        copies = _events(file, s.MEMCPY, {**s.GPU_COLUMNS, **s.COPY_COLUMNS})
     gpu = pd.DataFrame(columns, copy=False)
     gpu = gpu.assign(
         unfinished=columns["end_ns"] < columns["start_ns"],
