@@ -288,7 +288,7 @@ def test_a_choice_that_leaves_nothing(case: str, folder: Path) -> None:
 # ---- errors: output
 
 
-@pytest.mark.parametrize("where", ["nowhere/out.html", "/proc/out.html", "t.sqlite/out.html", "nowhere/"])
+@pytest.mark.parametrize("where", ["nowhere/out.html", "/proc/out.html", "t.sqlite/out.html", "no/where/"])
 def test_output_that_cannot_be_written(where: str, folder: Path) -> None:
     refused("t.sqlite", "-f", "html", "-o", where, cwd=folder, says=["cannot be written", "-o"])
 

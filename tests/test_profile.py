@@ -46,7 +46,8 @@ def profile(
 
 
 def program(folder: Path, text: str, name: str = "program.py") -> None:
-    (folder / name).write_text(text, encoding="utf-8")
+    """Runs a little: nsys 2023.4 now and then aborts Python programs that end at once."""
+    (folder / name).write_text(f"import time; time.sleep(0.4)\n{text}", encoding="utf-8")
 
 
 def options_of(command: Sequence[str]) -> dict[str, str]:
@@ -299,3 +300,63 @@ def test_reports_that_nsys_cannot_read(tmp_path: Path) -> None:
     assert "cannot export it" in refused(whole[: len(whole) // 2])
     newer = whole.replace(b"Profiler Report 20", b"Profiler Report 29", 1)
     assert "was written by nsys 29" in refused(newer) and "cannot read it" in refused(newer)
+
+
+def test_a_program_that_never_ran_is_no_success(tmp_path: Path) -> None:
+    fake = tmp_path / "nsys"
+    fake.write_text("#!/bin/sh\ncase $1 in --version) echo 'version 2023.4.4';; esac\nexit 0\n")
+    fake.chmod(0o755)
+    program(tmp_path, "print('ran')")
+    done = profile(tmp_path, "program.py", environment={"NSYS_SYNC_NSYS": str(fake)})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nsys wrote no report" in done.stderr
+
+
+def test_output_to_a_socket_is_not_lost(tmp_path: Path) -> None:
+    import socket
+
+    program(tmp_path, "import sys; print('out'); print('err', file=sys.stderr)")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = subprocess.Popen(
+            [NSYS_SYNC, "profile", "--no-report", "program.py"], cwd=tmp_path, stdout=theirs, stderr=theirs
+        )
+        assert process.wait(timeout=120) == 0
+        theirs.close()
+        said = b"".join(iter(lambda: ours.recv(4096), b"")).decode()
+    assert "out\n" in said and "err\n" in said
+
+
+def test_the_programs_own_arguments_and_umask_are_left_alone(tmp_path: Path) -> None:
+    program(tmp_path, "", "ü.py")
+    program(tmp_path, "import os, sys; print(sys.argv[1:], oct(os.umask(0)))")
+    done = profile(tmp_path, "--no-report", "program.py", "--config", "ü.py")
+    assert done.stdout == f"['--config', 'ü.py'] {oct(current_umask())}\n"
+
+
+def current_umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+def test_nvtx_ranges_need_not_be_registered_strings(nsys: Nsys) -> None:
+    given = options_of(capture_command(nsys, CaptureOptions("x", capture_range="nvtx:epoch"), ["p"])[0])
+    assert given["--env-var"] == "NSYS_NVTX_PROFILER_REGISTER_ONLY=0"
+
+
+@pytest.mark.parametrize("arguments", [["-o", ""], ["-o", "folder/"], ["--delay", "-1s"], ["--duration", "0s"]])
+def test_wrong_usage(arguments: list[str], tmp_path: Path) -> None:
+    program(tmp_path, "print('ran')")
+    done = profile(tmp_path, *arguments, "program.py")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_a_device_is_never_replaced(tmp_path: Path) -> None:
+    program(tmp_path, "")
+    assert profile(tmp_path, "--no-report", "program.py").returncode in (0, 134)
+    os.mkfifo(tmp_path / "pipe")
+    done = subprocess.run(
+        [NSYS_SYNC, "export", "program.nsys-rep", "--force", "-o", "pipe"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and (tmp_path / "pipe").is_fifo()

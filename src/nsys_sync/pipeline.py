@@ -57,7 +57,9 @@ def analyze(
         time_range, nvtx, skip_first, pid, device, top, min_stall_ns, tuple(user_code), tuple(library_code)
     )
     with ExitStack() as opened:
-        files = [opened.enter_context(closing(SqliteFile(_database(Path(path), progress)))) for path in paths]
+        files = [
+            opened.enter_context(closing(SqliteFile(_database(Path(path), progress), Path(path)))) for path in paths
+        ]
         names = _distinct_names([Path(path) for path in paths])
         attributed = [_attribute(file, name, options) for file, name in zip(files, names, strict=True)]
         operations = [trace_operations(one) for one in attributed]

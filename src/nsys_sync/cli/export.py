@@ -35,11 +35,16 @@ def export(
     is_report = exporting.is_report(trace)
     if not is_report and not scrub:
         raise UsageError(f"{trace}: is no report (.nsys-rep), so there is nothing to export. To clean it, add --scrub")
+    if not trace.name or trace.is_dir():
+        raise UsageError(f"{trace}: is a folder. Name the report inside it")
     target = output or trace.with_suffix(".scrubbed.sqlite" if scrub else ".sqlite")
     if target.exists() and trace.exists() and target.samefile(trace):
         raise UsageError(f"{target}: would overwrite the trace itself. Name another file with -o")
     if target.is_dir():
         raise UsageError(f"{target}: is a folder. Name a file with -o")
+    target = target.resolve() if target.is_symlink() else target
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{target}: is a device or a pipe, and SQLite needs a file. Name one with -o")
     if target.exists() and not force:
         raise OutputError(f"{target}: exists. Name another file with -o, or replace it with --force")
     if not scrub:

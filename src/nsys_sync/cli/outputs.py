@@ -34,10 +34,11 @@ class Format(str, Enum):
 
 @dataclass(frozen=True)
 class Output:
-    """One report to make. `path` None is standard output."""
+    """One report to make. `path` None is standard output; `new_folder` says that its folder is to be made."""
 
     format: Format
     path: Path | None
+    new_folder: bool = False
 
 
 def plan(
@@ -80,7 +81,7 @@ def plan(
             path = to_file / name if is_folder else to_file
         if path is not None and any(_same_file(path, given) for given in inputs):
             raise UsageError(f"-o {output}: would overwrite the trace itself. Name another file")
-        planned.append(Output(one, path))
+        planned.append(Output(one, path, new_folder=is_folder and path is not None))
     return planned
 
 
@@ -89,7 +90,7 @@ def write(analysis: Analysis, outputs: Sequence[Output], *, top: int | None, per
     made = [(one, _rendered(analysis, one, top, per_operation)) for one in outputs]
     for one, content in made:
         if one.path is not None:
-            _replace(one.path, content)
+            _replace(one.path, content, new_folder=one.new_folder)
     for one, content in made:
         if one.path is None:
             _print(content)
@@ -138,10 +139,12 @@ def _print(content: bytes) -> None:
         raise OutputError(f"standard output: cannot be written ({error.strerror}). Name a file with -o") from error
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace(path: Path, content: bytes, *, new_folder: bool) -> None:
     """Whole or not at all. A link is followed, and a device or pipe is written to, not replaced."""
     temporary: str | None = None
     try:
+        if new_folder:
+            path.parent.mkdir(exist_ok=True)
         path = path.resolve() if path.is_symlink() else path
         if path.exists() and not path.is_file():
             path.write_bytes(content)

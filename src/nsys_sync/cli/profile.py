@@ -18,6 +18,8 @@ from nsys_sync.errors import NsysSyncError, UsageError
 if TYPE_CHECKING:
     from nsys_sync.nsys.profile import Captured
 
+LONGEST_SECONDS = 86_400
+EXIT_ABORTED = 134
 EXIT_SEGMENTATION_FAULT = 139
 
 
@@ -94,6 +96,8 @@ def profile(
 
     Everything after the program's name belongs to the program. The exit status is the program's.
     """
+    if output == "" or (output or "").endswith("/"):
+        raise UsageError(f"-o {output!r}: names no report. Give it a name, such as -o trace")
     if graph_trace not in ("node", "graph"):
         raise UsageError(f"--graph-trace {graph_trace}: must be node or graph")
     from nsys_sync.nsys import profile as capturing
@@ -107,8 +111,8 @@ def profile(
         backtrace_threshold_ns=parse_duration(backtrace_threshold, "--backtrace-threshold"),
         sampling_hz=sampling_frequency,
         capture_range=capture_range,
-        delay_s=parse_duration(delay, "--delay") / 1e9 if delay is not None else None,
-        duration_s=parse_duration(duration, "--duration") / 1e9 if duration is not None else None,
+        delay_s=_seconds(delay, "--delay"),
+        duration_s=_seconds(duration, "--duration"),
         graph_trace=graph_trace,
         nsys_arguments=tuple(nsys_arguments or ()),
     )
@@ -119,7 +123,10 @@ def profile(
     if dry_run:
         print(shlex.join(nsys_command))
         return
-    wanted = capturing.report_path(options.output)
+    ours = any(part.startswith("--output=") for part in nsys_command[: len(nsys_command) - len(command)])
+    wanted = capturing.report_path(options.output) if ours and not options.nsys_arguments else None
+    if wanted is not None and not wanted.parent.is_dir():
+        raise UsageError(f"{wanted}: there is no folder {wanted.parent}. Make it, or name another report with -o")
     if wanted is not None and wanted.exists() and not force:
         raise UsageError(f"{wanted}: exists. Name another report with -o, or replace it with --force")
     captured = capturing.capture(nsys_command, command)
@@ -134,12 +141,31 @@ def profile(
             "that have file or function names beyond ASCII; without Python stacks it does not: add "
             "--nsys-arg=--python-backtrace=none --nsys-arg=--python-sampling=false"
         )
-    _explain(captured, capture_range)
+    if captured.exit_status == EXIT_ABORTED:
+        _say(
+            "the program was aborted (134). The Python sampling of nsys 2023.4 does that now and then at the end of a "
+            "very short program; without it: --nsys-arg=--python-sampling=false"
+        )
+    _explain(captured, capture_range, delay)
     if captured.report is not None:
         _say(f"wrote {captured.report}")
+        if captured.report.parent == Path("/tmp") and captured.report.name.startswith("nsys-report-"):
+            _say(
+                "warning: nsys could not write the report under the name asked for (does it exist already, or can the "
+                "folder not be written?). Replace an existing report with --force"
+            )
         if not no_report:
             _report(captured.report, formats or [])
     raise typer.Exit(captured.exit_status)
+
+
+def _seconds(text: str | None, option: str) -> float | None:
+    if text is None:
+        return None
+    seconds = parse_duration(text, option) / 1e9
+    if not 0 < seconds < LONGEST_SECONDS:
+        raise UsageError(f"{option} {text}: must be more than 0 and less than a day")
+    return seconds
 
 
 def _report(report: Path, formats: list[Format]) -> None:
@@ -153,11 +179,12 @@ def _report(report: Path, formats: list[Format]) -> None:
         _say(f"no sync report: {error}")
 
 
-def _explain(captured: Captured, capture_range: str) -> None:
+def _explain(captured: Captured, capture_range: str, delay: str | None) -> None:
     """Says what went wrong with the capture, judged by the report file: nsys's exit status proves nothing."""
     from nsys_sync.nsys.profile import importer_damage, left_behind
 
-    for complaint in importer_damage(captured.messages)[:3]:
+    damage = [] if "No space left" in captured.messages else importer_damage(captured.messages)
+    for complaint in damage[:3]:
         _say(f"warning: nsys lost events while importing ({complaint}); the driver may be newer: use a newer nsys")
     if captured.report is not None:
         return
@@ -166,6 +193,10 @@ def _explain(captured: Captured, capture_range: str) -> None:
         _say(f"error: nsys made no report of the capture {raw}. Import it with a complete nsys of that version")
     elif "Agent" in captured.messages and "lost" in captured.messages:
         _say("error: nsys lost its own helper process and wrote no report; this happens now and then. Try again")
+    elif "No space left" in captured.messages:
+        _say("error: nsys wrote no report: no space left on the disk. Free some in /tmp and in the report's folder")
+    elif delay is not None:
+        _say(f"error: nsys wrote no report. Did the program end before --delay {delay}?")
     elif capture_range != "none":
         _say(
             f"error: no report was written: the capture range {capture_range} never opened. Does the program call "

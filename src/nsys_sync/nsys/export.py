@@ -80,7 +80,7 @@ def cached_export(report: Path, nsys: Callable[[], Nsys], progress: Progress) ->
             seen = report.stat()
             _provenance_file(database).unlink(missing_ok=True)
             export(report, database, used, progress)
-            _write_provenance(database, _provenance(database, seen, used.version_text))
+            _write_provenance(database, _provenance(database, seen, used.version_text), seen.st_mode & 0o666)
             return database
     raise OutputError(
         f"{report.parent}: cannot be written, and neither can {places[1].parent}. "
@@ -92,8 +92,8 @@ def require_report(report: Path) -> None:
     """Raises TraceError for what is no report of nsys, before nsys is asked."""
     if not report.exists():
         raise TraceError(f"{report}: no such file. Capture one with: nsys-sync profile train.py")
-    if report.is_dir():
-        raise TraceError(f"{report}: is a folder. Name the report inside it")
+    if not report.is_file():
+        raise TraceError(f"{report}: is no file. Name a report that nsys profile wrote")
     try:
         with report.open("rb") as file:
             head = file.read(len(MAGIC))
@@ -129,6 +129,7 @@ def export(report: Path, database: Path, nsys: Nsys, progress: Progress) -> None
         try:
             with made.open("rb+") as file:
                 os.fsync(file.fileno())
+            made.chmod(report.stat().st_mode & 0o666)  # it holds what the report holds: no wider mode
             made.replace(database)
         except OSError as error:
             raise OutputError(
@@ -230,7 +231,9 @@ def _what_failed(report: Path, nsys: Nsys, said: str, status: int) -> str:
             f"{nsys.version_text} ({nsys.path}) cannot read it. Install that version or newer, or export it where "
             f"it was captured: nsys export --type sqlite --include-blobs=true {report.name}"
         )
-    why = said.removeprefix("Exportation error:").strip() or f"exit status {status}"
+    if "No space left" in said:
+        return f"{report}: no space left on the disk for its export. Free some, or name another place with export -o"
+    why = said.removeprefix("Exportation error:").strip()[:200] or f"exit status {status}"
     return (
         f"{report}: nsys {nsys.version_text} cannot export it ({why}). If the capture was interrupted or the disk was "
         "full, the report is damaged: capture again"
@@ -286,13 +289,14 @@ def _provenance_file(database: Path) -> Path:
     return database.with_suffix(".json")
 
 
-def _write_provenance(database: Path, provenance: Provenance) -> None:
+def _write_provenance(database: Path, provenance: Provenance, mode: int) -> None:
     """Comes last: without it, or with one that does not fit, the export is never trusted."""
     target = _provenance_file(database)
     with tempfile.NamedTemporaryFile(
         "w", dir=database.parent, prefix=f".{target.name}.", delete=False, encoding="utf-8"
     ) as file:
         json.dump(vars(provenance), file)
+    Path(file.name).chmod(mode)
     Path(file.name).replace(target)
 
 

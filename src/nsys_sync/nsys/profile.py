@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,10 +27,10 @@ from nsys_sync.nsys.find import Nsys
 
 WITHOUT_BACKTRACE_NS = 1_000_000_000
 WRAPPER = (
-    'status=$1 out=$2 err=$3; shift 3; trap : INT TERM; echo $$ >"$status.pid"; '
+    'status=$1 out=$2 err=$3; shift 3; umask {umask:04o}; trap : INT TERM HUP; echo $$ >"$status.pid"; '
     '"$@" >>"$out" 2>>"$err"; s=$?; echo $s >"$status"; exit $s'
 )
-"""Traps, not ignores: a shell that ignored SIGINT would hand that on to the program."""
+"""Traps, not ignores: a shell that ignored SIGINT would hand that on to the program. nsys sets the umask to 0."""
 SHORT_OPTIONS = {
     "-t": "--trace",
     "-s": "--sample",
@@ -46,6 +47,7 @@ IMPORTER_DAMAGE = re.compile(
 )
 SIGNALLED = 128
 SECONDS_BETWEEN_LOOKS = 0.05
+SECONDS_TO_DRAIN = 0.2
 PYTHON_SUFFIXES = frozenset({".py", ".pyw", ".pyz"})
 
 
@@ -114,7 +116,8 @@ def capture_command(nsys: Nsys, options: CaptureOptions, program: Sequence[str])
 
 
 def _option_name(argument: str) -> str:
-    return argument.split("=", 1)[0].split(" ", 1)[0]
+    name = argument.split("=", 1)[0].split(" ", 1)[0]
+    return name if name.startswith("--") else name[:2]
 
 
 def _backtraces(options: CaptureOptions) -> str:
@@ -132,7 +135,13 @@ def _capture_range(wanted: str) -> dict[str, str]:
     if wanted == "cudaProfilerApi":
         return {"--capture-range": "cudaProfilerApi", **ends}
     if wanted.startswith("nvtx:") and len(wanted) > len("nvtx:"):
-        return {"--capture-range": "nvtx", "--nvtx-capture": wanted.removeprefix("nvtx:"), **ends}
+        # PyTorch's ranges are no registered strings, and nsys looks at those alone unless told otherwise.
+        return {
+            "--capture-range": "nvtx",
+            "--nvtx-capture": wanted.removeprefix("nvtx:"),
+            "--env-var": "NSYS_NVTX_PROFILER_REGISTER_ONLY=0",
+            **ends,
+        }
     raise UsageError(f"--capture-range {wanted}: must be cudaProfilerApi, nvtx:NAME, nvtx:NAME@DOMAIN or none")
 
 
@@ -173,9 +182,10 @@ def named_in_ascii(program: Sequence[str]) -> list[str]:
     name is not ASCII (measured with a CUDA program; nsys alone does the same). The link stays, and is the same for
     the same program: reports name it.
     """
-    for position, part in enumerate(program):
+    for position, part in enumerate(program[:2]):  # `train.py`, or `python train.py`: what follows are its arguments
         path = Path(part).absolute()
-        if path.suffix in PYTHON_SUFFIXES and path.is_file() and not str(path).isascii():
+        runs_it = position == 0 or "python" in Path(program[0]).name
+        if runs_it and path.suffix in PYTHON_SUFFIXES and path.is_file() and not str(path).isascii():
             target = path.parent if path.name.isascii() else path
             readable = re.sub(r"[^A-Za-z0-9]+", "-", path.parent.name).strip("-")
             name = f"{readable}-{hashlib.sha256(os.fsencode(target)).hexdigest()[:8]}"
@@ -211,9 +221,10 @@ def capture(command: Sequence[str], program: Sequence[str]) -> Captured:
     with tempfile.TemporaryDirectory(prefix="nsys-sync-") as folder:
         status_file, said = Path(folder) / "status", Path(folder) / "messages"
         wrapped = list(command[: len(command) - len(program)])
-        streams = [_reopenable(1), _reopenable(2)]
+        streams = [_reopenable(1, Path(folder)), _reopenable(2, Path(folder))]
         started = named_in_ascii(program)
-        wrapped += ["sh", "-c", WRAPPER, "sh", str(status_file), *streams, *started]
+        wrapper = WRAPPER.format(umask=_umask())
+        wrapped += ["sh", "-c", wrapper, "sh", str(status_file), *(path for path, _ in streams), *started]
         try:
             # A session of its own: a Ctrl-C that reached all of nsys's processes would end them without a report.
             with said.open("wb") as messages_file:
@@ -225,27 +236,53 @@ def capture(command: Sequence[str], program: Sequence[str]) -> Captured:
                 f"{command[0]}: does not run ({error.strerror}). Check it with: nsys-sync doctor"
             ) from error
         group_file = Path(f"{status_file}.pid")
-        with _signals_passed_to(process, group_file):
+        with _signals_passed_to(process, group_file, status_file) as received:
             nsys_status = process.wait()
             # After a Ctrl-C that the program ignores, nsys writes its report and ends; the program goes on.
             while not status_file.exists() and _program_group(group_file) is not None:
                 time.sleep(SECONDS_BETWEEN_LOOKS)
         messages = said.read_text(encoding="utf-8", errors="replace")
-        exit_status = int(status_file.read_text() or -1) if status_file.exists() else nsys_status
+        if any(carrier for _, carrier in streams):
+            time.sleep(SECONDS_TO_DRAIN)
+        ran = status_file.exists() and status_file.read_text().strip() != ""
+        # Without a status the program did not run to its end: nsys's own success is none then.
+        if ran:
+            exit_status = int(status_file.read_text())
+        else:
+            exit_status = nsys_status or (SIGNALLED + received[0] if received else 1)
         _after_what_the_program_wrote()
     if exit_status < 0:
         exit_status = SIGNALLED - exit_status
     return Captured(exit_status, _written_report(messages), messages, tuple(started))
 
 
-def _reopenable(descriptor: int) -> str:
-    """A path that another process can append to and that means our stream; nsys keeps no inherited descriptors."""
+def _reopenable(descriptor: int, folder: Path) -> tuple[str, threading.Thread | None]:
+    """A path that the program's shell can append to and that means our stream; nsys keeps no inherited descriptors.
+
+    Sockets cannot be opened again, nor can files of another user: a pipe of our own carries those bytes over.
+    """
     path = f"/proc/{os.getpid()}/fd/{descriptor}"
-    try:
-        with open(path, "ab"):  # noqa: PTH123
-            return path
-    except OSError:
-        return f"/dev/fd/{descriptor}"
+    with suppress(OSError), open(path, "ab"):  # noqa: PTH123
+        return path, None
+    pipe = folder / f"stream{descriptor}"
+    os.mkfifo(pipe)
+    # Open for writing too: the reader then sees no end until we close it, however often the program opens it.
+    kept_open = os.open(pipe, os.O_RDWR)
+
+    def carry() -> None:
+        with suppress(OSError):
+            while chunk := os.read(kept_open, 65536):
+                os.write(descriptor, chunk)
+
+    carrier = threading.Thread(target=carry, daemon=True)
+    carrier.start()
+    return str(pipe), carrier
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
 
 
 def _after_what_the_program_wrote() -> None:
@@ -267,11 +304,15 @@ def _program_group(group_file: Path) -> int | None:
 
 
 @contextmanager
-def _signals_passed_to(process: subprocess.Popen[bytes], group_file: Path) -> Iterator[None]:
+def _signals_passed_to(process: subprocess.Popen[bytes], group_file: Path, status_file: Path) -> Iterator[list[int]]:
     received: list[int] = []
 
     def passed_on(number: int, _: FrameType | None) -> None:
         received.append(number)
+        if len(received) == 1 and status_file.exists():
+            # The program has ended, and nsys is writing the report: a signal would make it throw the capture away.
+            os.write(2, b"nsys-sync: nsys is writing the report; once more to give it up\n")
+            return
         if len(received) == 1 and process.returncode is None:
             process.send_signal(number)
             return
@@ -281,10 +322,10 @@ def _signals_passed_to(process: subprocess.Popen[bytes], group_file: Path) -> It
                 with suppress(ProcessLookupError):
                     os.killpg(group, deadly)
 
-    handled = (signal.SIGINT, signal.SIGTERM)
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, passed_on) for number in handled}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -31,8 +31,9 @@ class SqliteFile:
     Raises TraceError for anything that is not a readable SQLite database.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, shown_as: Path | None = None) -> None:
+        """`shown_as` is what errors name: the report that the export at `path` was made of."""
+        self.path = shown_as or path
         require_sqlite(path)
         _refuse_unmerged_changes(path)
         # A database in WAL mode would make SQLite write a -shm file beside the input; `immutable` never writes.
