@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from nsys_sync.analysis.calls import Calls
-from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, gaps_between, union
+from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, gaps_between, union, union_of_sorted
 from nsys_sync.trace.tables import BoolArray, Trace
 
 
@@ -38,26 +38,33 @@ def device_times(trace: Trace, calls: Calls, is_sync_call: BoolArray) -> list[De
     """One entry a device that has any activity with a length, in order of the device id."""
     device = trace.gpu["device_id"].to_numpy()
     result = []
-    for device_id in sorted(pd.unique(device).tolist()):
-        one = _device_time(trace, calls, is_sync_call, device_id, np.flatnonzero(device == device_id))
+    devices = sorted(pd.unique(device).tolist())
+    for device_id in devices:
+        rows = slice(None) if len(devices) == 1 else np.flatnonzero(device == device_id)
+        one = _device_time(trace, calls, is_sync_call, device_id, rows)
         if one is not None:
             result.append(one)
     return result
 
 
 def _device_time(
-    trace: Trace, calls: Calls, is_sync_call: BoolArray, device_id: int, rows: IntArray
+    trace: Trace, calls: Calls, is_sync_call: BoolArray, device_id: int, rows: IntArray | slice
 ) -> DeviceTime | None:
     start, end = trace.gpu["start_ns"].to_numpy()[rows], trace.gpu["end_ns"].to_numpy()[rows]
     launched_by = calls.launched_by[rows]
     process_ids = np.sort(pd.unique(trace.gpu["process"].to_numpy()[rows]))
-    active = np.flatnonzero(end > start)
-    active = active[np.argsort(start[active], kind="stable")]
-    busy = union(start[active], end[active])
+    active = end > start
+    if not active.all():
+        start, end, active_launch = start[active], end[active], launched_by[active]
+    else:
+        active_launch = launched_by
+    order = np.argsort(start, kind="stable")
+    start = start[order]
+    busy = union_of_sorted(start, end[order])
     if not len(busy):
         return None
     gaps = gaps_between(busy)
-    closing = _first_launched(calls, start[active], launched_by[active], gaps.end)
+    closing = _first_launched(calls, start, active_launch[order], gaps.end)
     has_launch = closing >= 0
     host_late = has_launch.copy()
     host_late[has_launch] = (calls.start[closing[has_launch]] > gaps.start[has_launch]) | is_sync_call[
@@ -70,7 +77,7 @@ def _device_time(
         else EMPTY
     )
     launches = np.zeros(len(calls), dtype=bool)
-    launches[launched_by[launched_by >= 0]] = True
+    launches[launched_by if (launched_by >= 0).all() else launched_by[launched_by >= 0]] = True
     return DeviceTime(
         device_id=device_id,
         window_start=int(busy.start[0]),

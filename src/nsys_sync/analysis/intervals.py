@@ -55,12 +55,17 @@ def union(start: IntArray, end: IntArray) -> Intervals:
     """The union of any intervals; those without length are left out. Touching intervals are merged."""
     keep = end > start
     start, end = start[keep], end[keep]
+    order = np.argsort(start, kind="stable")
+    return union_of_sorted(start[order], end[order])
+
+
+def union_of_sorted(start: IntArray, end: IntArray) -> Intervals:
+    """The union of intervals that have a length and are sorted by start."""
     if not len(start):
         return EMPTY
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    first = np.concatenate(([True], start[1:] > end[:-1]))
-    return Intervals(start[first], end[np.concatenate((np.flatnonzero(first)[1:] - 1, [len(end) - 1]))])
+    latest_end = np.maximum.accumulate(end)
+    first = np.concatenate(([True], start[1:] > latest_end[:-1]))
+    return Intervals(start[first], latest_end[np.concatenate((np.flatnonzero(first)[1:] - 1, [len(end) - 1]))])
 
 
 def gaps_between(covered: Intervals) -> Intervals:

@@ -21,7 +21,7 @@ from nsys_sync.analysis.sites import HOW, SiteKey, TraceOperations, group_keys
 from nsys_sync.analysis.user_code import shown as shown_text
 from nsys_sync.trace.api_names import base_name
 from nsys_sync.trace.schema import COPY_KINDS, MEMORY_KINDS
-from nsys_sync.trace.tables import BoolArray, Trace
+from nsys_sync.trace.tables import BoolArray, FrameArray, Trace
 
 TIMELINE_BINS = 400
 ZOOM_SPANS = 600
@@ -181,9 +181,9 @@ def _stack_hash(one: Attributed) -> IntArray:
         within = np.arange(count.sum()) - np.repeat(begins, count)
         frame = np.repeat(first, count) + within
         mixed = pd.util.hash_array(
-            python.frame_function[frame] * 1_000_003
-            + python.frame_file[frame] * 10_007
-            + python.frame_line[frame] * 101
+            python.frame_function[frame].astype(np.int64) * 1_000_003
+            + python.frame_file[frame].astype(np.int64) * 10_007
+            + python.frame_line[frame].astype(np.int64) * 101
             + within
         )
         result[event >= 0] = np.add.reduceat(mixed, begins).astype(np.int64)[inverse]
@@ -202,8 +202,8 @@ def _sites(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tuple[
     frame = np.where(in_python, one.python.frame, 0)
     nothing = np.full(len(operations), -1, dtype=np.int64)
 
-    def of_frames(values: IntArray) -> IntArray:
-        return np.where(in_python, values[frame], -1) if len(values) else nothing
+    def of_frames(values: FrameArray) -> IntArray:
+        return np.where(in_python, values[frame].astype(np.int64), -1) if len(values) else nothing
 
     place = np.where(in_python, 0, how)
     file, function = of_frames(trace.python.frame_file), of_frames(trace.python.frame_function)

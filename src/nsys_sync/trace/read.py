@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
@@ -17,7 +19,7 @@ from nsys_sync.trace import python_backtrace as backtrace
 from nsys_sync.trace import schema as s
 from nsys_sync.trace.api_names import ApiClass, classify
 from nsys_sync.trace.sqlite_file import SqliteFile, export_command
-from nsys_sync.trace.tables import NEVER_ENDED, IntArray, Metadata, NativeStacks, PythonEvents, Trace
+from nsys_sync.trace.tables import NEVER_ENDED, FrameArray, IntArray, Metadata, NativeStacks, PythonEvents, Trace
 
 STRINGS_PER_QUERY = 500
 READERS = 2
@@ -146,7 +148,7 @@ def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
     name_codes, name_ids = pd.factorize(api["name_id"].to_numpy())
     names = _strings(file, name_ids.tolist())
     api = api.drop(columns="name_id").assign(
-        name=name_codes, unfinished=api["end_ns"].to_numpy() < api["start_ns"].to_numpy()
+        name=name_codes.astype(np.int32), unfinished=api["end_ns"].to_numpy() < api["start_ns"].to_numpy()
     )
     return api, tuple(names.get(int(name_id), "unnamed call") for name_id in name_ids)
 
@@ -320,35 +322,54 @@ def _layout_is_known(file: SqliteFile) -> bool:
 
 
 def _python_events(file: SqliteFile, events: pa.Table, *, wrapped: bool) -> PythonEvents:
-    payload = events.column("payload").combine_chunks()
-    if isinstance(payload, pa.ChunkedArray):
-        payload = pa.concat_arrays(payload.chunks) if payload.num_chunks else pa.array([], pa.binary())
+    payload = events.column("payload")
     if not len(payload):
         return _no_python_events("the export has no Python stacks")
     if not (pa.types.is_binary(payload.type) or pa.types.is_large_binary(payload.type)):
         return _no_python_events("the Python stacks have a layout that this version of nsys-sync does not know")
-    decoded = backtrace.decode(payload, wrapped=wrapped)
-    function_codes, function_ids = pd.factorize(decoded.frame_function_id)
-    file_codes, file_ids = pd.factorize(decoded.frame_file_id)
-    names = _strings(file, sorted({*function_ids.tolist(), *file_ids.tolist()}))
+    function_codes: dict[int, int] = {}
+    file_codes: dict[int, int] = {}
+    parts: dict[str, list[npt.NDArray[Any]]] = {
+        name: [] for name in ("row", "sample", "count", "function", "file", "line")
+    }
+    begin = 0
+    for chunk in payload.chunks:
+        decoded = backtrace.decode(chunk, wrapped=wrapped)
+        parts["row"].append(decoded.row + begin)
+        parts["sample"].append(decoded.is_sample)
+        parts["count"].append(decoded.count)
+        parts["function"].append(_shared_codes(decoded.frame_function_id, function_codes))
+        parts["file"].append(_shared_codes(decoded.frame_file_id, file_codes))
+        parts["line"].append(decoded.frame_line.astype(np.int32))
+        begin += len(chunk)
+    row, sample, count, function, python_file, line = (np.concatenate(arrays) for arrays in parts.values())
+    names = _strings(file, sorted({*function_codes, *file_codes}))
     return PythonEvents(
-        start_ns=events.column("start_ns").to_numpy()[decoded.row],
-        global_tid=events.column("global_tid").to_numpy()[decoded.row],
-        is_sample=decoded.is_sample,
-        first=decoded.first,
-        count=decoded.count,
-        frame_function=function_codes.astype(np.int64),
-        frame_file=file_codes.astype(np.int64),
-        frame_line=decoded.frame_line,
-        functions=tuple(html.unescape(names.get(int(i), "[unknown function]")) for i in function_ids),
-        files=tuple(html.unescape(names.get(int(i), "[unknown file]")) for i in file_ids),
+        start_ns=events.column("start_ns").to_numpy()[row],
+        global_tid=events.column("global_tid").to_numpy()[row],
+        is_sample=sample,
+        first=np.cumsum(count) - count,
+        count=count,
+        frame_function=function,
+        frame_file=python_file,
+        frame_line=line,
+        functions=tuple(html.unescape(names.get(i, "[unknown function]")) for i in function_codes),
+        files=tuple(html.unescape(names.get(i, "[unknown file]")) for i in file_codes),
         refused=None,
     )
 
 
+def _shared_codes(ids: IntArray, code_of: dict[int, int]) -> FrameArray:
+    """Codes for the ids, the same in every chunk; new ids get the next code."""
+    codes, found = pd.factorize(ids)
+    shared = np.array([code_of.setdefault(int(i), len(code_of)) for i in found], dtype=np.int32)
+    return shared[codes]
+
+
 def _no_python_events(reason: str) -> PythonEvents:
     none = np.empty(0, dtype=np.int64)
-    return PythonEvents(none, none, none.astype(bool), none, none, none, none, none, (), (), reason)
+    no_frames = none.astype(np.int32)
+    return PythonEvents(none, none, none.astype(bool), none, none, no_frames, no_frames, no_frames, (), (), reason)
 
 
 def _native_stacks(

@@ -15,6 +15,7 @@ import pandas as pd
 
 IntArray = npt.NDArray[np.int64]
 ClassArray = npt.NDArray[np.int8]
+FrameArray = npt.NDArray[np.int32]
 NEVER_ENDED = np.iinfo(np.int64).max
 """The end of an NVTX range that was open when the capture ended."""
 BoolArray = npt.NDArray[np.bool_]
@@ -47,9 +48,9 @@ class PythonEvents:
     is_sample: BoolArray
     first: IntArray
     count: IntArray
-    frame_function: IntArray
-    frame_file: IntArray
-    frame_line: IntArray
+    frame_function: FrameArray
+    frame_file: FrameArray
+    frame_line: FrameArray
     functions: tuple[str, ...]
     files: tuple[str, ...]
     refused: str | None
