@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -360,3 +361,45 @@ def test_a_device_is_never_replaced(tmp_path: Path) -> None:
         [NSYS_SYNC, "export", "program.nsys-rep", "--force", "-o", "pipe"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 2 and (tmp_path / "pipe").is_fifo()
+
+
+NVTX_LIBRARY = """
+#include <nvtx3/nvToolsExt.h>
+void push(const char *name) { nvtxRangePushA(name); }
+void pop(void) { nvtxRangePop(); }
+"""
+NVTX_PROGRAM = """
+import ctypes, time
+nvtx = ctypes.CDLL("./libranges.so")
+for i in range(3):
+    nvtx.push(b"step %d" % i); time.sleep(0.05); nvtx.pop()
+nvtx.push(b"epoch"); nvtx.push(b"inside"); time.sleep(0.2); nvtx.pop(); nvtx.pop()
+time.sleep(0.2)
+raise SystemExit(5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("capture_range", "names"),
+    [("none", {"step 0", "step 1", "step 2", "epoch", "inside"}), ("nvtx:epoch", {"inside"})],
+)
+def test_an_nvtx_program_whole_or_within_a_range(
+    nsys: Nsys, capture_range: str, names: set[str], tmp_path: Path
+) -> None:
+    """With strings that are not registered, as PyTorch's ranges; the headers are those that nsys brings."""
+    headers = Path(os.path.realpath(nsys.path)).parent / "nvtx" / "include"
+    compiler = shutil.which("cc")
+    if compiler is None or not headers.is_dir():
+        pytest.skip("no C compiler, or no NVTX headers with this nsys")
+    (tmp_path / "ranges.c").write_text(NVTX_LIBRARY)
+    build = [compiler, "-shared", "-fPIC", f"-I{headers}", "ranges.c", "-o", "libranges.so", "-ldl"]
+    subprocess.run(build, cwd=tmp_path, check=True)
+    program(tmp_path, NVTX_PROGRAM)
+    done = profile(tmp_path, "--no-report", "--capture-range", capture_range, "program.py")
+    assert done.returncode == 5, done.stderr
+    subprocess.run([NSYS_SYNC, "export", "program.nsys-rep"], cwd=tmp_path, capture_output=True, check=True)
+    with sqlite3.connect(tmp_path / "program.sqlite") as database:
+        rows = database.execute('SELECT text FROM NVTX_EVENTS WHERE "eventType" = 59 AND text IS NOT NULL').fetchall()
+    found = {name for (name,) in rows}
+    assert names <= found
+    assert capture_range == "none" or not any(name.startswith("step") for name in found)
