@@ -137,3 +137,16 @@ def test_progress_is_nsyss_own(report: Path) -> None:
     export.cached_export(report, find_nsys, lambda step, percent: seen.append((step, percent)))
     assert ("exporting", 100) in seen
     assert all(0 <= percent <= 100 for _, percent in seen)
+
+
+def test_sigterm_leaves_nothing_behind(report: Path) -> None:
+    process = subprocess.Popen(
+        [NSYS_SYNC, "report", str(report)], cwd=report.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    folder = report.parent / ".nsys-sync"
+    while not folder.exists() or not list(folder.iterdir()):  # until the export has begun
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert list(folder.iterdir()) == []

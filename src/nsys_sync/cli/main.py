@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
 from typing import Annotated, cast
 
 import typer
@@ -51,6 +53,8 @@ def _options(
 
 def main() -> None:
     """Entry point: exit status 0 done, 1 failed, 2 wrong usage."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end_tidily)
     try:
         sys.exit(app(standalone_mode=False))
     except NsysSyncError as error:
@@ -69,6 +73,11 @@ def main() -> None:
         # The reader (`| head`) has what it wanted. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+
+
+def _end_tidily(number: int, _: FrameType | None) -> None:
+    """As after Ctrl-C: temporary files go, and programs that were started end."""
+    sys.exit(128 + number)
 
 
 def _complain(message: str) -> None:
