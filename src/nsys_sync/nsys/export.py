@@ -279,10 +279,15 @@ def _can_write_into(folder: Path) -> bool:
         return False
 
 
+def users_cache() -> Path:
+    """Where this program may keep files of its own; without a home folder, in the temporary one."""
+    home = os.environ.get("HOME") or tempfile.gettempdir()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "nsys-sync"
+
+
 def _in_users_cache(report: Path) -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or tempfile.gettempdir()) / ".cache")
     path_hash = hashlib.sha256(os.fsencode(report.resolve())).hexdigest()[:16]
-    return base / "nsys-sync" / f"{path_hash}-{report.name}.sqlite"
+    return users_cache() / f"{path_hash}-{report.name}.sqlite"
 
 
 def _provenance_file(database: Path) -> Path:

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from nsys_sync.errors import NsysError, UsageError
+from nsys_sync.nsys.export import users_cache
 from nsys_sync.nsys.find import Nsys
 
 WITHOUT_BACKTRACE_NS = 1_000_000_000
@@ -196,8 +197,7 @@ def named_in_ascii(program: Sequence[str]) -> list[str]:
 
 
 def _folder_of_links() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "/nonexistent") / ".cache")
-    for folder in (cache / "nsys-sync" / "links", Path(tempfile.gettempdir()) / f"nsys-sync-links-{os.getuid()}"):
+    for folder in (users_cache() / "links", Path(tempfile.gettempdir()) / f"nsys-sync-links-{os.getuid()}"):
         with suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if str(folder).isascii() and folder.stat().st_uid == os.getuid():
