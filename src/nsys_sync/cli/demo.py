@@ -6,24 +6,15 @@ import lzma
 import tempfile
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Optional
 
-import typer
-
-from nsys_sync.cli.outputs import Format, plan, write
+from nsys_sync.cli.outputs import FormatsOption, OutputOption, plan, write
 
 CAPTURE = "sync_heavy.sqlite"
 
 
 def demo(
-    output: Annotated[
-        Optional[str],  # noqa: UP045 (typer reads the annotation at run time, on Python 3.10 too)
-        typer.Option("--output", "-o", metavar="OUT", help="File or folder to write to; - is standard output."),
-    ] = None,
-    formats: Annotated[
-        Optional[list[Format]],  # noqa: UP045
-        typer.Option("--format", "-f", help="May be given more than once. Default: terminal and html."),
-    ] = None,
+    output: OutputOption = None,
+    formats: FormatsOption = None,
 ) -> None:
     """Report on a small real capture that ships with nsys-sync: no GPU and no nsys needed.
 

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
 
 from nsys_sync.errors import OutputError, UsageError
 from nsys_sync.render.text import plain
@@ -30,6 +32,16 @@ class Format(str, Enum):
     json = "json"
     csv = "csv"
     parquet = "parquet"
+
+
+OutputOption = Annotated[
+    Optional[str],  # noqa: UP045 (typer reads the annotation at run time, on Python 3.10 too)
+    typer.Option("--output", "-o", metavar="OUT", help="File or folder to write to; - is standard output."),
+]
+FormatsOption = Annotated[
+    Optional[list[Format]],  # noqa: UP045
+    typer.Option("--format", "-f", help="May be given more than once. Default: terminal and html."),
+]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from nsys_sync.cli.durations import parse_duration, parse_range
-from nsys_sync.cli.outputs import Format, plan, write
+from nsys_sync.cli.outputs import FormatsOption, OutputOption, plan, write
 from nsys_sync.cli.progress import shown_progress
 
 
@@ -19,14 +19,8 @@ def report(
             metavar="TRACE...", help="Reports of nsys, or SQLite exports of them. Several are ranks of one run."
         ),
     ],
-    output: Annotated[
-        Optional[str],  # noqa: UP045 (typer reads the annotation at run time, on Python 3.10 too)
-        typer.Option("--output", "-o", metavar="OUT", help="File or folder to write to; - is standard output."),
-    ] = None,
-    formats: Annotated[
-        Optional[list[Format]],  # noqa: UP045
-        typer.Option("--format", "-f", help="May be given more than once. Default: terminal and html."),
-    ] = None,
+    output: OutputOption = None,
+    formats: FormatsOption = None,
     operations: Annotated[
         bool, typer.Option("--operations", help="In CSV and Parquet: one row per operation instead of per site.")
     ] = False,
