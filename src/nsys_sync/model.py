@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 """Version of the JSON form: the first number changes when a reader of the old form would break."""
 
 Lane = Literal["busy", "stall", "host-bound", "device-side", "profiler", "operation"]
 LocatedBy = Literal["exact stack", "python sample", "native stack", "nvtx range", "thread"]
+Certainty = Literal["certain", "likely", "open"]
+DependencyKind = Literal["false", "true", "explicit", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,41 @@ class Kind:
     src_memory: str | None
     dst_memory: str | None
     operation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why the site synchronizes: `id` names a `CauseText`, `evidence` what in the trace or the source says so.
+
+    `certainty` is `open` for the cause `unknown` alone.
+    """
+
+    id: str
+    certainty: Certainty
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """Whether the CPU needs what it waited for.
+
+    `false`: it does not, the sync can go. `true`: it does, `reason` says for what (control flow, a shape, a
+    computation), and the program must be restructured. `explicit`: the program asked to wait. `unknown`: neither the
+    trace nor the source tells. `evidence` are the facts behind it.
+    """
+
+    kind: DependencyKind
+    reason: str
+    certainty: Certainty
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """The site's line in the user's file, which is the one that ran as far as can be told (`basis` says how)."""
+
+    text: str
+    basis: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +179,18 @@ class Site:
     `python_stack` and `native_stack` are indexes into `Analysis.frames` and `Analysis.native_frames`, innermost first;
     empty where none is known or, for sites past the first `STACKS_KEPT`, not kept (`stack_omitted`).
     `stall_quantiles_ns` are the stalls per operation at 0, 5, …, 100 percent; empty for all but the top sites.
+    `advice` are ids of `Analysis.advice`, in the order to try them. `redundant_calls` counts explicit waits during
+    which the process's GPUs had nothing to do and nothing queued; None where that cannot be told.
     """
 
     id: str
     location: Location
     kind: Kind
+    cause: Cause
+    dependency: Dependency
+    advice: tuple[str, ...]
+    source: SourceLine | None
+    redundant_calls: int | None
     calls: int
     stall: Distribution | None
     stall_ratio: float | None
@@ -166,6 +210,113 @@ class Site:
     stack_variants: int
     examples: tuple[Example, ...]
     stall_quantiles_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CauseText:
+    """What one cause is, for people. `dynamic_shape`: a shape depends on GPU data, which CUDA graphs cannot capture."""
+
+    id: str
+    title: str
+    explanation: str
+    dynamic_shape: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing to try: a minimal `before` and `after` (Python), what to beware of, and PyTorch's own page on it."""
+
+    id: str
+    title: str
+    text: str
+    before: str
+    after: str
+    beware: str | None
+    link: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Reads that follow each other on one thread with no launch between: they could be one.
+
+    `sites` are ids in the order of the reads (one for several reads of one site); there are `runs` such runs with
+    `reads` reads in all, of which `runs` would be left.
+    """
+
+    sites: tuple[str, ...]
+    runs: int
+    reads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """All NVTX ranges of one name (digits that vary are `*`), and the sync operations inside them.
+
+    A range inside another of the same name counts with the outer one. Operations on threads without ranges of their
+    own (autograd's) count for the ranges of the process's other threads. `operations_after_first` leaves out each
+    thread's first range, its warm-up. `sites` are the ids of the sites in it, most operations first.
+    """
+
+    name: str
+    ranges: int
+    operations: int
+    operations_after_first: int
+    ranges_with_operations: int
+    sites: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostLine:
+    """What Python did on the launching thread in host-bound time, by its samples.
+
+    `estimate_ns` is the host-bound time times the line's share of the samples in it. `work` says what it was, such as
+    `data loading`, `Python`; `inner` is the innermost frame where that is not the line itself.
+    """
+
+    location: Location
+    work: str
+    inner: str | None
+    samples: int
+    estimate_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """Host-bound time inside one kind of CUDA call (`cudaHostAlloc`, module loading), exact."""
+
+    api: str
+    calls: int
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenWait:
+    """Waiting for the GPU that no CUDA call shows (JAX), found by samples: an estimate.
+
+    `estimate_ns` is the number of samples times the sampling period.
+    """
+
+    location: Location
+    wait: str
+    samples: int
+    estimate_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """Host-bound time explained. `samples` are all samples in it that could be told to be the launching thread's.
+
+    `lines` (most time first) are empty, and `not_sampled` says why, where no sample can tell. `calls` are exact, and
+    contained in what the lines say of the same time.
+    """
+
+    host_bound_ns: int
+    samples: int
+    sampling_period_ns: int | None
+    lines: tuple[HostLine, ...]
+    not_sampled: str | None
+    calls: tuple[HostCall, ...]
+    hidden_waits: tuple[HiddenWait, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +457,10 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """One trace: what it is, where its devices' time went, what it covers. `name` is the file's name, no folder."""
+    """One trace: what it is, where its devices' time went, what it covers. `name` is the file's name, no folder.
+
+    `host_work` is None where no device has an idle figure.
+    """
 
     name: str
     nsys_version: str | None
@@ -316,6 +470,8 @@ class TraceReport:
     processes: tuple[Process, ...]
     startup: tuple[Startup, ...]
     steps: Steps | None
+    regions: tuple[Region, ...]
+    host_work: HostWork | None
     coverage: Coverage
 
 
@@ -335,8 +491,9 @@ class Analysis:
     """The result for one trace, or for several that are ranks of one run. `sites` are ranked: first is worst.
 
     `window_ns` sums the windows of all devices of all traces: the denominator of every `stall_ratio`.
-    `stall_ns` is None where any device was refused an idle figure. `operations` holds one row a sync operation
-    (columns in `OPERATION_COLUMNS`), and is left out of the JSON form.
+    `stall_ns` is None where any device was refused an idle figure. `causes` and `advice` are those that occur in
+    `sites`. `operations` holds one row a sync operation (columns in `OPERATION_COLUMNS`), and is left out of the JSON
+    form.
     """
 
     schema_version: str
@@ -347,6 +504,9 @@ class Analysis:
     stall_ns: int | None
     sites: tuple[Site, ...]
     omitted: Omitted | None
+    causes: tuple[CauseText, ...]
+    advice: tuple[Advice, ...]
+    merges: tuple[Merge, ...]
     frames: tuple[Frame, ...]
     native_frames: tuple[NativeFrame, ...]
     operations: pa.Table
@@ -367,6 +527,7 @@ OPERATION_COLUMNS = (
     "src_memory",
     "dst_memory",
     "operation",
+    "cause",
     "located_by",
     "file",
     "line",
