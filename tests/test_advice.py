@@ -15,13 +15,56 @@ import pytest
 from nsys_sync import model
 from nsys_sync.analysis.advice import ADVICE, CAUSES, CauseEntry
 
-CAUSE_IDS = """
-scalar-read tolist truth-value is-nonzero python-max-min print to-cpu numpy checkpoint upload module-to construct
-legacy-constructor legacy-type mask-index mask-assign nonzero masked-select unique repeat-interleave gpu-index cpu-index
-assign-value compare operator-read linalg-check clip-grad grad-scaler device-synchronize stream-synchronize
-event-synchronize memcpy memset free empty-cache allocator-retry pinned-allocation distributed data-loader cupy-read
-cupy-truth cupy-nonzero cupy-print cupy-upload numba triton-benchmark xla unknown
-""".split()
+CAUSE_IDS = [
+    "scalar-read",
+    "tolist",
+    "truth-value",
+    "is-nonzero",
+    "python-max-min",
+    "print",
+    "to-cpu",
+    "numpy",
+    "checkpoint",
+    "upload",
+    "module-to",
+    "construct",
+    "legacy-constructor",
+    "legacy-type",
+    "mask-index",
+    "mask-assign",
+    "nonzero",
+    "masked-select",
+    "unique",
+    "repeat-interleave",
+    "gpu-index",
+    "cpu-index",
+    "assign-value",
+    "compare",
+    "operator-read",
+    "linalg-check",
+    "clip-grad",
+    "grad-scaler",
+    "device-synchronize",
+    "stream-synchronize",
+    "event-synchronize",
+    "memcpy",
+    "memset",
+    "free",
+    "empty-cache",
+    "allocator-retry",
+    "pinned-allocation",
+    "distributed",
+    "data-loader",
+    "cupy-read",
+    "cupy-truth",
+    "cupy-nonzero",
+    "cupy-print",
+    "cupy-upload",
+    "numba",
+    "triton-benchmark",
+    "xla",
+    "unknown",
+]
 DEPENDENCIES = {
     "false": """python-max-min print upload module-to construct legacy-constructor legacy-type mask-assign cpu-index
         assign-value linalg-check memset free empty-cache allocator-retry pinned-allocation data-loader cupy-print
@@ -31,7 +74,16 @@ DEPENDENCIES = {
     "explicit": "device-synchronize stream-synchronize event-synchronize triton-benchmark",
     "unknown": "scalar-read tolist to-cpu numpy memcpy distributed cupy-read numba xla unknown",
 }
-DYNAMIC = set("mask-index mask-assign nonzero masked-select unique repeat-interleave gpu-index cupy-nonzero".split())
+DYNAMIC = {
+    "mask-index",
+    "mask-assign",
+    "nonzero",
+    "masked-select",
+    "unique",
+    "repeat-interleave",
+    "gpu-index",
+    "cupy-nonzero",
+}
 HOSTS = {"docs.pytorch.org", "docs.cupy.dev", "nvidia.github.io", "triton-lang.org", "docs.jax.dev"}
 CAUSE_TITLE, ADVICE_TITLE, REASON = 40, 50, 60
 ADVICE_PER_CAUSE = 4

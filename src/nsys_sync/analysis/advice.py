@@ -845,7 +845,7 @@ _ADVICE = (
         for features in images:
             centred = features - mean
         """,
-        f"{_GENERATED}/torch.nn.Module.html",
+        f"{_STABLE}/notes/modules.html",
     ),
     _advice(
         "construct-pinned",
@@ -959,7 +959,7 @@ _ADVICE = (
         """
         y = x.masked_scatter(mask, packed)
         """,
-        f"{_GENERATED}/torch.Tensor.masked_scatter_.html",
+        f"{_GENERATED}/torch.Tensor.masked_scatter.html",
         "It accepts more values than true positions, so it does not notice a wrong count.",
     ),
     _advice(
@@ -1172,7 +1172,7 @@ _ADVICE = (
         scaler.update()
         weight = model.weight.detach()
         """,
-        f"{_GENERATED}/torch.optim.AdamW.html",
+        f"{_STABLE}/optim.html",
     ),
     _advice(
         "bfloat-without-scaler",
@@ -1233,7 +1233,7 @@ _ADVICE = (
         end.synchronize()
         milliseconds = start.elapsed_time(end)
         """,
-        f"{_GENERATED}/torch.cuda.Event.html",
+        f"{_GENERATED}/torch.cuda.streams.Event.html",
         "elapsed_time raises if the events are not done: wait for the last one, best at the end of the epoch.",
     ),
     _advice(
@@ -1257,7 +1257,7 @@ _ADVICE = (
         y.record_stream(main)
         z = y + 1
         """,
-        f"{_GENERATED}/torch.cuda.Stream.html",
+        f"{_GENERATED}/torch.cuda.streams.Stream.html",
         "Tensors used on a stream other than the one that made them need record_stream(), or their memory may be given "
         "away too early.",
     ),
@@ -1328,7 +1328,7 @@ _ADVICE = (
         del scratch
         y = x * 2
         """,
-        f"{_GENERATED}/torch.cuda.empty_cache.html",
+        f"{_GENERATED}/torch.cuda.memory.empty_cache.html",
     ),
     _advice(
         "same-buffer-sizes",
