@@ -28,6 +28,7 @@ FORBIDDEN = {
     "nsys": ("nsys_sync.analysis", "nsys_sync.render", "nsys_sync.cli", "nsys_sync.pipeline"),
     "model.py": ("nsys_sync",),
     "errors.py": ("nsys_sync",),
+    "source_files.py": ("nsys_sync",),
     "pipeline.py": ("nsys_sync.render", "nsys_sync.cli", "sqlite3", "adbc_driver_sqlite", "adbc_driver_manager"),
 }
 NVIDIA_NAMES = re.compile(
