@@ -189,7 +189,7 @@ class Source:
             node
             for statement in statements
             for node in (statement, *header_nodes(statement))
-            if node in self._places and function in self._frame_names(self._places[node].scope)
+            if node in self._places and self._may_run(node, function)
         ]
         here = [node for node in nodes if line in self._exact_lines(node)]
         if not here:
@@ -284,6 +284,11 @@ class Source:
             scope = self._places[scope].scope
             names.add(scope.name if isinstance(scope, DEFINITIONS) else SCOPES[type(scope)])
         return names
+
+    def _may_run(self, node: ast.AST, function: str) -> bool:
+        """Whether a frame of that name may be at the node. Comprehensions and lambdas begin where they stand."""
+        is_own_scope = isinstance(node, (*COMPREHENSIONS, ast.Lambda)) and function in self._frame_names(node)
+        return is_own_scope or function in self._frame_names(self._places[node].scope)
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
         """First and last line. Inside f-strings `ast` is not to be trusted before Python 3.12: the whole string."""
