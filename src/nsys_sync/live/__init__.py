@@ -1,0 +1,1 @@
+"""What works on the running program, without nsys."""
