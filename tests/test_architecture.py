@@ -26,6 +26,10 @@ FORBIDDEN = {
     ),
     "render": ("nsys_sync.trace", "nsys_sync.analysis", "nsys_sync.pipeline", "nsys_sync.cli", "nsys_sync.nsys"),
     "nsys": ("nsys_sync.analysis", "nsys_sync.render", "nsys_sync.cli", "nsys_sync.pipeline"),
+    "live": (
+        *("nsys_sync.trace", "nsys_sync.render", "nsys_sync.cli", "nsys_sync.pipeline", "nsys_sync.nsys"),
+        *("nsys_sync.model", "pandas", "numpy", "torch"),
+    ),
     "model.py": ("nsys_sync",),
     "errors.py": ("nsys_sync",),
     "source_files.py": ("nsys_sync",),
@@ -136,6 +140,10 @@ def test_starting_the_command_imports_nothing_heavy() -> None:
     assert not loaded_by("import nsys_sync") & set(HEAVY)
     code = "import nsys_sync.cli.main as m\ntry:\n    m.app(['report', '--help'])\nexcept SystemExit: pass"
     assert not loaded_by(code) & set(HEAVY)
+
+
+def test_a_test_run_with_the_plugin_imports_nothing_heavy() -> None:
+    assert not loaded_by("import nsys_sync.live.pytest_plugin") & {*HEAVY, "torch", "rich", "typer"}
 
 
 def test_an_analysis_needs_no_renderer() -> None:
