@@ -141,7 +141,7 @@ class sync_free(_Block):
 class allow_sync(_Block):
     """Inside the block, waiting for the GPU is allowed again: what `sync_free` changed is back to what it was.
 
-    Outside `sync_free` it does nothing, imports nothing, and costs about a microsecond, so it may stay in the program.
+    Outside `sync_free` it does nothing, imports nothing, and costs some 2 µs, so it may stay in the program.
 
     Raises TypeError or ValueError unless it is given a reason.
     """
