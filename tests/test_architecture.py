@@ -88,7 +88,7 @@ def test_data_goes_one_way(part: str) -> None:
 
 def test_the_search_sees_imports_inside_functions_and_of_names() -> None:
     assert "nsys_sync.pipeline.analyze" in set(imports(PACKAGE / "cli" / "report.py"))
-    assert "nsys_sync.trace.tables.Trace" in set(imports(PACKAGE / "analysis" / "summary.py"))
+    assert "nsys_sync.trace.tables.Trace" in set(imports(PACKAGE / "analysis" / "attributed.py"))
 
 
 def test_only_the_commands_end_the_process() -> None:

@@ -22,6 +22,8 @@ logging.basicConfig(stream=sys.stdout, level=logging.INFO)
 log = logging.getLogger("train")
 
 work = torch.randn(1024, 1024, device=dev)
+large = torch.randn(4096, 4096, device=dev)
+product = torch.empty_like(large)
 x = torch.randn(4096, device=dev)
 ones = torch.ones(4096, device=dev)
 small = x[:6].clone()
@@ -405,6 +407,12 @@ def iterate_data_loader():
         pass
 
 
+def iterate_data_loader_on_default_device():
+    with torch.device("cuda"):
+        for _ in DataLoader(range(4), batch_size=2):
+            pass
+
+
 def seed_from_gpu():
     torch.manual_seed(n)
 
@@ -413,7 +421,7 @@ def multinomial():
     return torch.multinomial(x.abs(), 4)
 
 
-def pack_padded():
+def pad_sequence():
     return nn.utils.rnn.pad_sequence([small, small])
 
 
@@ -429,7 +437,7 @@ def inverse():
     return torch.linalg.inv(torch.eye(16, device=dev))
 
 
-def embedding_bag_offsets():
+def ctc_loss():
     return nn.functional.ctc_loss(
         torch.randn(50, 4, 20, device=dev).log_softmax(2),
         torch.randint(1, 20, (4, 10), device=dev),
@@ -442,13 +450,17 @@ def state_dict_to_cpu():
     return {name: value.cpu() for name, value in layer.state_dict().items()}
 
 
-def deepcopy_pickle():
+def save_state():
     import io
 
     torch.save(layer.state_dict(), io.BytesIO())
 
 
 def empty_cache():
+    block = torch.empty(1 << 26, dtype=torch.uint8, device=dev)
+    del block
+    for _ in range(20):
+        torch.matmul(large, large, out=product)
     torch.cuda.empty_cache()
 
 
@@ -465,6 +477,8 @@ def allocator_retry():
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (1 << 28)) / total)
     one = torch.empty(1 << 27, dtype=torch.uint8, device=dev)
     del one
+    for _ in range(20):
+        torch.matmul(large, large, out=product)
     two = torch.empty(200 << 20, dtype=torch.uint8, device=dev)
     del two
     torch.cuda.set_per_process_memory_fraction(1.0)

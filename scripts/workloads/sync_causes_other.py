@@ -141,4 +141,5 @@ if __name__ == "__main__":
     torch.cuda.cudart().cudaProfilerStart()
     for _ in range(ROUNDS):
         run_all()
+        torch.cuda.synchronize()
     torch.cuda.cudart().cudaProfilerStop()

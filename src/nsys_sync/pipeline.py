@@ -9,8 +9,10 @@ from pathlib import Path
 
 from nsys_sync import __version__, model
 from nsys_sync.analysis.accounting import account, of_device
+from nsys_sync.analysis.advice import ADVICE, CAUSES
+from nsys_sync.analysis.attributed import Attributed
 from nsys_sync.analysis.calls import outermost_calls, require_process
-from nsys_sync.analysis.classification import NEEDLES, classify_chains
+from nsys_sync.analysis.causes import NEEDLES, stack_kinds
 from nsys_sync.analysis.locate import locate_in_python, native_chains, without_python
 from nsys_sync.analysis.operations import sync_operations
 from nsys_sync.analysis.operations_table import operations_table
@@ -18,10 +20,11 @@ from nsys_sync.analysis.options import Options, TimeRange
 from nsys_sync.analysis.phases import select, startup_ends, steps_of
 from nsys_sync.analysis.sites import limited, rank_sites
 from nsys_sync.analysis.stacks import with_stacks
-from nsys_sync.analysis.summary import Attributed, stall_of, trace_operations, trace_report, window_of
+from nsys_sync.analysis.summary import stall_of, trace_operations, trace_report, window_of
 from nsys_sync.errors import UsageError
 from nsys_sync.nsys.export import Progress, cached_export, is_report
 from nsys_sync.nsys.find import find_nsys
+from nsys_sync.source_files import SourceFile, read_sources
 from nsys_sync.trace.read import read_first_frames_outside_cuda, read_native_stacks, read_trace
 from nsys_sync.trace.sqlite_file import SqliteFile
 
@@ -37,6 +40,8 @@ def analyze(
     min_stall_ns: int = 0,
     user_code: Sequence[str] = (),
     library_code: Sequence[str] = (),
+    source_root: str | Path | None = None,
+    no_source: bool = False,
     progress: Progress = lambda step, percent: None,
 ) -> model.Analysis:
     """Ranked sync sites of one trace, or of several that are ranks of one run.
@@ -48,14 +53,29 @@ def analyze(
     pattern (`step *`) whose ranges are selected, less the first `skip_first` of each thread. `pid` and `device`
     restrict what is shown, never what is attributed. `user_code` and `library_code` are globs on Python file paths.
 
+    The lines of the sites are read in the user's own files, where these are older than the capture, or below
+    `source_root`; with `no_source` not at all.
+
     Raises TraceError for a trace that cannot be read or holds nothing to analyse, NsysError where a report cannot be
     exported, UsageError for senseless arguments.
     """
     if not paths:
         raise UsageError("no trace given. Name one or more reports or SQLite exports of nsys")
     options = Options(
-        time_range, nvtx, skip_first, pid, device, top, min_stall_ns, tuple(user_code), tuple(library_code)
+        time_range,
+        nvtx,
+        skip_first,
+        pid,
+        device,
+        top,
+        min_stall_ns,
+        tuple(user_code),
+        tuple(library_code),
+        None if source_root is None else Path(source_root),
+        no_source,
     )
+    if options.source_root is not None and not options.source_root.is_dir():
+        raise UsageError(f"--source-root {options.source_root}: is no folder")
     with ExitStack() as opened:
         files = [
             opened.enter_context(closing(SqliteFile(_database(Path(path), progress), Path(path)))) for path in paths
@@ -69,9 +89,7 @@ def analyze(
             trace_report(one, shown, codes)
             for one, shown, codes in zip(attributed, operations, ranked.site_of_operation, strict=True)
         ]
-        sites, frames, native_frames = with_stacks(
-            ranked, operations, attributed, lambda i, chains: read_native_stacks(files[i], chains)
-        )
+        sites, frames, native_frames = with_stacks(ranked, operations, attributed)
     kept, omitted = limited(sites, options.top, options.min_stall_ns)
     return model.Analysis(
         schema_version=model.SCHEMA_VERSION,
@@ -82,6 +100,9 @@ def analyze(
         stall_ns=stall_of(reports),
         sites=kept,
         omitted=omitted,
+        causes=tuple(entry.text for id, entry in CAUSES.items() if id in {site.cause.id for site in kept}),
+        advice=tuple(one for id, one in ADVICE.items() if id in {tried for site in kept for tried in site.advice}),
+        merges=(),
         frames=frames,
         native_frames=native_frames,
         operations=operations_table(operations, ranked),
@@ -90,6 +111,12 @@ def analyze(
 
 def _attribute(file: SqliteFile, name: str, options: Options) -> Attributed:
     trace = replace(read_trace(file, NEEDLES), name=name)
+
+    def read_user_sources(paths: Sequence[str]) -> dict[str, SourceFile]:
+        if options.no_source:
+            return {}
+        return read_sources(paths, trace.metadata.capture_start_utc, options.source_root)
+
     calls = outermost_calls(trace)
     require_process(trace, calls, options.pid)
     operations, is_sync_call = sync_operations(trace, calls)
@@ -109,9 +136,11 @@ def _attribute(file: SqliteFile, name: str, options: Options) -> Attributed:
         step_pattern=step_pattern,
         python=python,
         chain_id=chain_id,
-        operation_names=classify_chains(trace.native.frames, trace.native.symbols),
+        stack_kinds=stack_kinds(trace.native.frames),
         native_labels=read_first_frames_outside_cuda(file, without_python(python, chain_id)),
         options=options,
+        read_native=lambda chains: read_native_stacks(file, chains),
+        read_sources=read_user_sources,
     )
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from nsys_sync.analysis.calls import Calls
-from nsys_sync.analysis.classification import PRINTING_FILE
 from nsys_sync.analysis.intervals import IntArray
 from nsys_sync.analysis.operations import Operations
 from nsys_sync.analysis.options import Options
@@ -21,15 +20,16 @@ HOW = ("exact stack", "python sample", "native stack", "nvtx range", "thread")
 
 @dataclass(frozen=True)
 class PythonLocations:
-    """One entry an operation. `event` is the Python event used, -1 without; `frame` its frame that is the location.
+    """One entry an operation. `event` is the Python event used, -1 without; `frame` its frame that is the location, and
+    `library_frames` how many frames of libraries stand inside it (all of them, where none is the user's).
 
-    `how` is EXACT or SAMPLE where there is an event, else -1. `printing`: the stack goes through tensor printing.
+    `how` is EXACT or SAMPLE where there is an event, else -1.
     """
 
     event: IntArray
     frame: IntArray
+    library_frames: IntArray
     how: IntArray
-    printing: BoolArray
 
 
 def locate_in_python(trace: Trace, calls: Calls, operations: Operations, options: Options) -> PythonLocations:
@@ -51,11 +51,11 @@ def locate_in_python(trace: Trace, calls: Calls, operations: Operations, options
     found = np.flatnonzero(event >= 0)
     used, inverse = np.unique(event[found], return_inverse=True)
     frame = np.full(len(event), -1, dtype=np.int64)
-    printing = np.zeros(len(event), dtype=bool)
+    library_frames = np.zeros(len(event), dtype=np.int64)
     if len(used):
-        chosen, prints = _innermost_user_frame(python, used, is_user_file)
-        frame[found], printing[found] = chosen[inverse], prints[inverse]
-    return PythonLocations(event, frame, how, printing)
+        chosen, inside = _innermost_user_frame(python, used, is_user_file)
+        frame[found], library_frames[found] = chosen[inverse], inside[inverse]
+    return PythonLocations(event, frame, library_frames, how)
 
 
 def _matching_event(python: PythonEvents, exact: IntArray, calls: Calls, call: IntArray) -> IntArray:
@@ -102,10 +102,8 @@ def _has_one_python_thread(python: PythonEvents, samples: IntArray, process: int
     return not bool((times[1:] == times[:-1]).any()) and len(np.unique(callers)) <= 1
 
 
-def _innermost_user_frame(
-    python: PythonEvents, events: IntArray, is_user_file: BoolArray
-) -> tuple[IntArray, BoolArray]:
-    """For each event the index of its location's frame, and whether any frame is in PyTorch's tensor printing."""
+def _innermost_user_frame(python: PythonEvents, events: IntArray, is_user_file: BoolArray) -> tuple[IntArray, IntArray]:
+    """For each event the index of its location's frame, and how many frames of libraries stand inside it."""
     first, count = python.first[events], python.count[events]
     begins = np.cumsum(count) - count
     within = np.arange(count.sum()) - np.repeat(begins, count)
@@ -113,9 +111,7 @@ def _innermost_user_frame(
     file = python.frame_file[frame]
     candidate = np.where(is_user_file[file], within, np.iinfo(np.int64).max)
     innermost = np.minimum.reduceat(candidate, begins)
-    chosen = first + np.where(innermost < count, innermost, 0)
-    prints = np.array([name.endswith(PRINTING_FILE) for name in python.files], dtype=bool)
-    return chosen, np.logical_or.reduceat(prints[file], begins)
+    return first + np.where(innermost < count, innermost, 0), np.minimum(innermost, count)
 
 
 def native_chains(trace: Trace, calls: Calls, operations: Operations) -> IntArray:

@@ -50,6 +50,7 @@ def _one_trace(one: TraceOperations, site: IntArray, sites: Sequence[model.Site]
         "src_memory": of_site([s.kind.src_memory for s in sites]),
         "dst_memory": of_site([s.kind.dst_memory for s in sites]),
         "operation": of_site([s.kind.operation for s in sites]),
+        "cause": of_site([s.cause.id for s in sites]),
         "located_by": coded(one.how, HOW),
         "file": of_site([s.location.file for s in sites]),
         "line": pa.array(lines, mask=lines < 0),

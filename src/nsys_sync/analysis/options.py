@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from nsys_sync.errors import UsageError
 
@@ -22,10 +23,14 @@ class Options:
     min_stall_ns: int = 0
     user_code: tuple[str, ...] = ()
     library_code: tuple[str, ...] = ()
+    source_root: Path | None = None
+    no_source: bool = False
 
     def __post_init__(self) -> None:
         if self.skip_first and self.nvtx is None:
             raise UsageError("--skip-first needs --nvtx: it says how many of those ranges to leave out")
+        if self.source_root is not None and self.no_source:
+            raise UsageError("--source-root and --no-source exclude each other")
         if self.skip_first < 0 or self.min_stall_ns < 0 or (self.top is not None and self.top < 1):
             raise UsageError("--skip-first and --min-stall must not be negative, and --top must be at least 1")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
 from nsys_sync import model
 from nsys_sync.analysis.intervals import IntArray
+from nsys_sync.analysis.verdict import Verdict
 from nsys_sync.trace.tables import BoolArray
 
 QUANTILES = np.arange(0, 101, 5)
@@ -19,7 +20,15 @@ EXAMPLES = 3
 LISTED_THREADS = 8
 LISTED_RANGES = 5
 
-SiteKey = tuple[model.Location, model.Kind]
+
+@dataclass(frozen=True)
+class SiteKey:
+    """What makes operations one site; `verdict` is the same for all of them, though its evidence may differ."""
+
+    location: model.Location
+    kind: model.Kind
+    cause: str
+    verdict: Verdict = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,7 @@ class TraceOperations:
     nvtx: IntArray
     step: IntArray
     in_startup: BoolArray
+    redundant: BoolArray
     correlation_id: IntArray
     chain_id: IntArray
     event: IntArray
@@ -131,6 +141,7 @@ class _Operations:
         self.steps = sum(one.steps for one in traces)
         self.step = shifted(lambda one: one.step, [one.steps for one in traces])
         self.in_startup = column(lambda one: one.in_startup.astype(np.int64)).astype(bool)
+        self.redundant = column(lambda one: one.redundant.astype(np.int64)).astype(bool)
         self.correlation_id = column(lambda one: one.correlation_id)
         self.stack = column(lambda one: one.stack)
         self.bounds: IntArray = np.zeros(1, dtype=np.int64)
@@ -210,16 +221,21 @@ def _nearest_rank(percent: int, count: int) -> int:
 def _site(
     table: _Operations, own: slice, key: SiteKey, rank: int, window_ns: int, shares: _Shares, names: _Names
 ) -> tuple[model.Site, tuple[int, int]]:
-    location, kind = key
+    location, kind, verdict = key.location, key.kind, key.verdict
     known = bool(table.known[own].all())
     stall = _distribution(table.stall[own]) if known else None
     ordered_stall = np.sort(table.stall[own])
     worst = np.lexsort((table.start[own], -table.blocked[own], -table.stall[own]))[:EXAMPLES]
     shown = int(worst[0]) + own.start
     site = model.Site(
-        id=site_id(location, kind),
+        id=site_id(key),
         location=location,
         kind=kind,
+        cause=verdict.cause,
+        dependency=verdict.dependency,
+        advice=verdict.advice,
+        source=verdict.source,
+        redundant_calls=int(table.redundant[own].sum()) if known else None,
         calls=own.stop - own.start,
         stall=stall,
         stall_ratio=stall.total_ns / window_ns if stall and window_ns else None,
@@ -348,9 +364,10 @@ def limited(
     )
 
 
-def site_id(location: model.Location, kind: model.Kind) -> str:
-    """Stable over runs of the same code: a hash of location and kind."""
-    parts = (location.label, location.function, location.file, location.line, kind.label, *kind.apis)
+def site_id(key: SiteKey) -> str:
+    """Stable over runs of the same code: a hash of location, kind and cause."""
+    location, kind = key.location, key.kind
+    parts = (location.label, location.function, location.file, location.line, kind.label, *kind.apis, key.cause)
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 

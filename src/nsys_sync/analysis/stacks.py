@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from nsys_sync import model
+from nsys_sync.analysis.attributed import Attributed
 from nsys_sync.analysis.sites import RankedSites, TraceOperations
-from nsys_sync.analysis.summary import Attributed
 from nsys_sync.analysis.user_code import is_user_code
-
-NativeStack = tuple[tuple[str, str], ...]
 
 
 def with_stacks(
     ranked: RankedSites,
     operations: Sequence[TraceOperations],
     attributed: Sequence[Attributed],
-    read_native: Callable[[int, Sequence[int]], dict[int, NativeStack]],
 ) -> tuple[tuple[model.Site, ...], tuple[model.Frame, ...], tuple[model.NativeFrame, ...]]:
-    """The first STACKS_KEPT sites with the Python and native stack of their worst operation.
-
-    `read_native(trace index, chain ids)` reads native stacks: only the few that are shown are ever read.
-    """
+    """The first STACKS_KEPT sites with the Python and native stack of their worst operation."""
     frames: dict[model.Frame, int] = {}
     native_frames: dict[model.NativeFrame, int] = {}
     shown = ranked.representative[: model.STACKS_KEPT]
@@ -30,7 +24,7 @@ def with_stacks(
     for trace, row in shown:
         if (chain := int(operations[trace].chain_id[row])) >= 0:
             chains.setdefault(trace, []).append(chain)
-    native = {trace: read_native(trace, wanted) for trace, wanted in chains.items()}
+    native = {trace: attributed[trace].read_native(wanted) for trace, wanted in chains.items()}
     sites = []
     for rank, (site, (trace, row)) in enumerate(zip(ranked.sites, ranked.representative, strict=True)):
         event, chain = int(operations[trace].event[row]), int(operations[trace].chain_id[row])

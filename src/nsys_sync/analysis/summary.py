@@ -3,72 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from nsys_sync import model
 from nsys_sync.analysis.accounting import DeviceAccount, graph_launches_without_gpu_work
-from nsys_sync.analysis.calls import PID_MASK, Calls
-from nsys_sync.analysis.classification import PRINTING
+from nsys_sync.analysis.attributed import Attributed
+from nsys_sync.analysis.calls import PID_MASK
 from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, distinct, intersect, subtract, union
-from nsys_sync.analysis.locate import NATIVE, NVTX, THREAD, PythonLocations, innermost_range
-from nsys_sync.analysis.operations import Operations
-from nsys_sync.analysis.options import Options
-from nsys_sync.analysis.phases import Selection, StartupEnd, families, startup_by_process, user_ranges
-from nsys_sync.analysis.sites import HOW, SiteKey, TraceOperations, group_keys
-from nsys_sync.analysis.user_code import shown as shown_text
-from nsys_sync.trace.api_names import base_name
-from nsys_sync.trace.schema import COPY_KINDS, MEMORY_KINDS
-from nsys_sync.trace.tables import BoolArray, FrameArray, Trace
+from nsys_sync.analysis.locate import innermost_range
+from nsys_sync.analysis.phases import families, startup_by_process, user_ranges
+from nsys_sync.analysis.site_keys import python_stack_hash, sites_of
+from nsys_sync.analysis.sites import HOW, TraceOperations
+from nsys_sync.trace.tables import BoolArray
 
 TIMELINE_BINS = 400
 ZOOM_SPANS = 600
 SHORTEST_CONCLUSIVE_NS = 50_000_000
-LONGEST_LABEL = 120
 LAUNCH_BOUND_IDLE_RATIO = 0.1
 LAUNCH_BOUND_WAIT_NS = 40_000
-
-
-@dataclass(frozen=True)
-class Attributed:
-    """Everything known of one trace before its operations are grouped into sites."""
-
-    trace: Trace
-    calls: Calls
-    operations: Operations
-    accounts: Sequence[DeviceAccount]
-    selection: Selection
-    startup: Sequence[StartupEnd]
-    steps: pd.DataFrame | None
-    step_pattern: str
-    python: PythonLocations
-    chain_id: IntArray
-    operation_names: pd.Series[str]
-    native_labels: pd.Series[str]
-    options: Options
-
-    def shown(self, text: str) -> str:
-        """Text of the trace without home folders and names of users and hosts."""
-        return shown_text(text, self.trace.metadata.private_names)
-
-    def clipped(self, intervals: Intervals) -> tuple[Intervals, IntArray]:
-        """The parts inside the selection, and the index of the interval that each came from."""
-        if self.selection.windows is None:
-            return intervals, np.arange(len(intervals))
-        pieces, index, _ = intersect(intervals, self.selection.windows)
-        return pieces, index
-
-    def refusal(self, account: DeviceAccount) -> str | None:
-        """Why no idle figure can be given for the device in the selected time; None if one can."""
-        window = Intervals(np.array([account.time.window_start]), np.array([account.time.window_end]))
-        if not len(intersect(account.unknown, self.clipped(window)[0])[0]):
-            return None
-        return (
-            "CUDA graphs were launched here whose GPU work is not in this export, so time that looks idle may be busy. "
-            "Export the report again with a newer nsys (2025.3 has them), or capture with --cuda-graph-trace=node"
-        )
 
 
 def window_of(one: Attributed) -> int:
@@ -105,7 +59,7 @@ def trace_operations(one: Attributed) -> TraceOperations:
     family_codes, family_names = families(ranges)
     row = innermost_range(ranges, tid, operations.start)
     nvtx = np.where(row >= 0, family_codes[row], -1) if len(family_codes) else row
-    how, site, keys = _sites(one, nvtx, family_names)
+    how, site, keys = sites_of(one, nvtx, family_names)
     return TraceOperations(
         trace=trace.name,
         site=site[shown],
@@ -123,10 +77,11 @@ def trace_operations(one: Attributed) -> TraceOperations:
         nvtx=nvtx[shown],
         step=_step_of(one.steps, tid, operations.start)[shown],
         in_startup=(operations.start < startup_end)[shown],
+        redundant=np.zeros(len(operations), dtype=bool)[shown],
         correlation_id=calls.correlation_id_of(operations.call)[shown],
         chain_id=one.chain_id[shown],
         event=one.python.event[shown],
-        stack=_stack_hash(one)[shown],
+        stack=python_stack_hash(one, None)[shown],
         pids=[int(process) & PID_MASK for process in calls.processes],
         process_names=[one.shown(trace.process_names.get(int(process), "")) for process in calls.processes],
         tids=[int(tid) & PID_MASK for tid in calls.global_tids],
@@ -170,125 +125,6 @@ def _step_of(steps: pd.DataFrame | None, tid: IntArray, time: IntArray) -> IntAr
     return own
 
 
-def _stack_hash(one: Attributed) -> IntArray:
-    """Equal for equal Python stacks, 0 without one."""
-    python, event = one.trace.python, one.python.event
-    result = np.zeros(len(event), dtype=np.int64)
-    used, inverse = np.unique(event[event >= 0], return_inverse=True)
-    if len(used):
-        first, count = python.first[used], python.count[used]
-        begins = np.cumsum(count) - count
-        within = np.arange(count.sum()) - np.repeat(begins, count)
-        frame = np.repeat(first, count) + within
-        mixed = pd.util.hash_array(
-            python.frame_function[frame].astype(np.int64) * 1_000_003
-            + python.frame_file[frame].astype(np.int64) * 10_007
-            + python.frame_line[frame].astype(np.int64) * 101
-            + within
-        )
-        result[event >= 0] = np.add.reduceat(mixed, begins).astype(np.int64)[inverse]
-    return result
-
-
-def _sites(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tuple[IntArray, IntArray, list[SiteKey]]:
-    """Per operation how it was located and its site; and each site's location and kind."""
-    operations, calls, trace = one.operations, one.calls, one.trace
-    how = one.python.how.copy()
-    native, native_names = _names_of_chains(one.native_labels, one.chain_id)
-    how[(how < 0) & (native >= 0)] = NATIVE
-    how[(how < 0) & (nvtx >= 0)] = NVTX
-    how[how < 0] = THREAD
-    in_python = one.python.event >= 0
-    frame = np.where(in_python, one.python.frame, 0)
-    nothing = np.full(len(operations), -1, dtype=np.int64)
-
-    def of_frames(values: FrameArray) -> IntArray:
-        return np.where(in_python, values[frame].astype(np.int64), -1) if len(values) else nothing
-
-    place = np.where(in_python, 0, how)
-    file, function = of_frames(trace.python.frame_file), of_frames(trace.python.frame_function)
-    line = of_frames(trace.python.frame_line)
-    other = np.select([how == NATIVE, how == NVTX, how == THREAD], [native, nvtx, operations.thread], -1)
-    base_names = [base_name(name) for name in trace.api_names]
-    base_codes = pd.factorize(np.array(base_names, dtype=object))[0] if base_names else np.empty(0, dtype=np.int64)
-    api = base_codes[calls.name_of(operations.call)]
-    folded = (operations.copy_call >= 0) & (operations.copy_call != operations.call)
-    copy_api = np.where(folded, base_codes[calls.name_of(operations.copy_call)], -1)
-    location_and_api = [place, file, function, line, other, api, copy_api]
-    location_and_api += [operations.copy_kind, operations.src_kind, operations.dst_kind]
-
-    operation, named = _names_of_chains(one.operation_names, one.chain_id)
-    operation_names = [*named, PRINTING]
-    operation[one.python.printing] = len(named)
-    if len(operations):
-        operation = _shared_where_unambiguous(operation, group_keys(location_and_api)[0])
-    site, first = group_keys([*location_and_api, operation])
-    files = [one.shown(path) for path in trace.python.files]
-    keys: list[SiteKey] = []
-    for row in first:
-        if place[row] == 0:
-            path = files[file[row]]
-            name = trace.python.functions[function[row]]
-            label = f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line[row]} {name}"
-            location = model.Location(label, name, path, int(line[row]))
-        else:
-            location = model.Location(
-                _other_label(one, int(how[row]), int(other[row]), native_names, nvtx_names), None, None, None
-            )
-        keys.append((location, _kind(one, int(row), bool(folded[row]), operation_names, int(operation[row]))))
-    return how, site, keys
-
-
-def _names_of_chains(name_of: pd.Series[str], chain_id: IntArray) -> tuple[IntArray, list[str]]:
-    """For each chain id the code of its name, -1 without one, and the names."""
-    codes, names = pd.factorize(name_of.to_numpy())
-    found = pd.Index(name_of.index).get_indexer(chain_id)
-    return np.where(found >= 0, codes[found], -1) if len(codes) else found, [str(name) for name in names]
-
-
-def _shared_where_unambiguous(operation: IntArray, group: IntArray) -> IntArray:
-    """An operation without a native stack takes the name that all others of its line and kind have, if they agree."""
-    size = int(group.max()) + 1
-    low, high = np.full(size, np.iinfo(np.int64).max), np.full(size, -1, dtype=np.int64)
-    named = operation >= 0
-    np.minimum.at(low, group[named], operation[named])
-    np.maximum.at(high, group[named], operation[named])
-    agreed = np.where(low == high, high, -1)
-    return np.where(named, operation, agreed[group])
-
-
-def _other_label(one: Attributed, how: int, code: int, native_names: Sequence[str], nvtx_names: Sequence[str]) -> str:
-    if how == NATIVE:
-        return native_names[code][:LONGEST_LABEL]
-    if how == NVTX:
-        return one.shown(f"NVTX range {nvtx_names[code]}")[:LONGEST_LABEL]
-    tid = int(one.calls.global_tids[code])
-    name = one.trace.thread_names.get(tid) or one.trace.process_names.get(tid >> 24) or "unnamed"
-    return f"thread {one.shown(name)} (pid {(tid >> 24) & PID_MASK}, tid {tid & PID_MASK})"
-
-
-def _kind(one: Attributed, row: int, folded: bool, operation_names: Sequence[str], operation: int) -> model.Kind:
-    operations, names = one.operations, one.trace.api_names
-    api = base_name(names[one.calls.name_of(operations.call[row : row + 1])[0]])
-    copy_api = base_name(names[one.calls.name_of(operations.copy_call[row : row + 1])[0]]) if folded else None
-    copy_kind = src = dst = None
-    technical = api
-    if operations.copy_call[row] >= 0:
-        copy_kind = COPY_KINDS.get(int(operations.copy_kind[row]), "copy of unknown direction")
-        src = MEMORY_KINDS.get(int(operations.src_kind[row]), "unknown memory")
-        dst = MEMORY_KINDS.get(int(operations.dst_kind[row]), "unknown memory")
-        technical = f"{copy_kind} copy, {src} to {dst}" + (f", then {api}" if folded else f" ({api})")
-    name = operation_names[operation] if operation >= 0 else None
-    return model.Kind(
-        label=f"{name}: {technical}" if name else technical,
-        apis=(copy_api, api) if copy_api else (api,),
-        copy_kind=copy_kind,
-        src_memory=src,
-        dst_memory=dst,
-        operation=name,
-    )
-
-
 def trace_report(one: Attributed, shown: TraceOperations, site_of_operation: IntArray) -> model.TraceReport:
     """What is said of the trace as a whole. `site_of_operation` has the rank of each shown operation's site."""
     trace, calls = one.trace, one.calls
@@ -307,6 +143,8 @@ def trace_report(one: Attributed, shown: TraceOperations, site_of_operation: Int
             if any(entry.end > account.time.window_start for account in one.accounts)
         ),
         steps=steps,
+        regions=(),
+        host_work=None,
         coverage=_coverage(one, shown, processes),
     )
 

@@ -385,17 +385,40 @@ def _native_stacks(
     asked = asked[asked >= 0]
     if not first or not last or not len(asked):
         return NativeStacks(None, "no native callchains were collected; " + HOW_TO_CAPTURE_STACKS, frames, symbols)
-    shift = int(first[0][0] - asked.min())
-    if shift not in (0, 1) or last[0][0] - asked.max() != shift:
+    shift = _shift(first[0][0], last[0][0], int(asked.min()), int(asked.max()))
+    if shift is None:
+        # Rows of queries are not among `api`, and with --all-backtraces they have callchains too.
+        shift = _shift(first[0][0], last[0][0], *_asked_callchains(file))
+    if shift is None:
         return NativeStacks(
             None, "the native callchains cannot be matched to their calls with certainty", frames, symbols
         )
     return NativeStacks(shift, None, frames, symbols)
 
 
+def _shift(first: int, last: int, first_asked: int, last_asked: int) -> int | None:
+    """What makes the ids that calls ask for those that there are; None if neither of the known ways does."""
+    shift = first - first_asked
+    return shift if shift in (0, 1) and last - last_asked == shift else None
+
+
+def _asked_callchains(file: SqliteFile) -> tuple[int, int]:
+    """The lowest and highest callchain id that any API row asks for."""
+    column = s.API_COLUMNS["callchain_id"].source
+    bounds = [
+        row
+        for table in s.API_TABLES
+        if table in file.tables and column in file.columns(table)
+        for row in file.rows(
+            f'SELECT min("{column}"), max("{column}") FROM "{table}" WHERE "{column}" >= 0', (int, int)
+        )
+    ]
+    return (min(low for low, _ in bounds), max(high for _, high in bounds)) if bounds else (0, 0)
+
+
 def read_native_stacks(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, tuple[tuple[str, str], ...]]:
     """Chain id → ((symbol, module), …), innermost first."""
-    result: dict[int, tuple[tuple[str, str], ...]] = {}
+    result: dict[int, list[tuple[str, str]]] = {}
     wanted = sorted(set(chain_ids))
     for begin in range(0, len(wanted), STRINGS_PER_QUERY):
         ids = ", ".join(str(chain) for chain in wanted[begin : begin + STRINGS_PER_QUERY])
@@ -406,8 +429,8 @@ def read_native_stacks(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, 
             (int, object, object),
         )
         for chain, symbol, module in rows:
-            result[chain] = (*result.get(chain, ()), (str(symbol or "[unknown]"), str(module or "[unknown]")))
-    return result
+            result.setdefault(chain, []).append((str(symbol or "[unknown]"), str(module or "[unknown]")))
+    return {chain: tuple(frames) for chain, frames in result.items()}
 
 
 def _read_symbol_frames(file: SqliteFile, needles: Iterable[str]) -> tuple[pd.DataFrame, Mapping[int, str]]:

@@ -1,0 +1,64 @@
+"""Whether the CPU needs what a site waits for, and what to try: the cause's usual answer, sharpened by the source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nsys_sync import model
+from nsys_sync.analysis.advice import CAUSES
+from nsys_sync.analysis.causes import Finding
+from nsys_sync.analysis.source import Family, SourceUse
+
+FAMILY: Mapping[str, Family] = {
+    "scalar-read": "scalar",
+    "tolist": "list",
+    "truth-value": "truth",
+    "to-cpu": "download",
+    "numpy": "download",
+    "checkpoint": "download",
+    "print": "print",
+    **dict.fromkeys(("mask-index", "mask-assign", "gpu-index", "cpu-index", "assign-value"), "index"),
+}
+"""What on a source line to look for, by cause."""
+COMPARING_BUILTINS = frozenset({"max", "min", "sorted", "all", "any"})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said of a site beyond its figures."""
+
+    cause: model.Cause
+    dependency: model.Dependency
+    advice: tuple[str, ...]
+    source: model.SourceLine | None
+
+
+def explain(finding: Finding, use: SourceUse | None, basis: str | None) -> Verdict:
+    """`use` is what the source line says, `basis` why that file is taken for the one that ran."""
+    cause = _sharpened(finding.cause, use)
+    entry = CAUSES[cause.id]
+    kind, reason, certainty, evidence = entry.dependency, entry.reason, cause.certainty, cause.evidence
+    if kind == "unknown":
+        certainty, evidence = "open", ()
+    if use is not None and use.dependency is not None and kind in ("unknown", "true"):
+        kind, reason, certainty, evidence = use.dependency, use.reason, use.certainty, (use.evidence,)
+    return Verdict(
+        cause=cause,
+        dependency=model.Dependency(kind, reason, certainty, evidence),
+        advice=entry.advice,
+        source=model.SourceLine(use.text, basis) if use is not None and basis is not None else None,
+    )
+
+
+def _sharpened(cause: model.Cause, use: SourceUse | None) -> model.Cause:
+    """What the trace cannot tell apart, the source line can."""
+    if use is None or use.operation is None:
+        return cause
+    if cause.id == "truth-value" and use.through in COMPARING_BUILTINS:
+        return model.Cause("python-max-min", "likely", (*cause.evidence, use.evidence))
+    if cause.id == "truth-value" and use.through == "is_nonzero":
+        return model.Cause("is-nonzero", "likely", (*cause.evidence, use.evidence))
+    if cause.id == "to-cpu" and "numpy" in use.operation:
+        return model.Cause("numpy", "likely", (*cause.evidence, use.evidence))
+    return cause
