@@ -10,23 +10,35 @@ from nsys_sync.model import (
     OPERATION_COLUMNS,
     SCHEMA_VERSION,
     STACKS_KEPT,
+    Advice,
     Analysis,
+    Cause,
+    CauseText,
     Coverage,
+    Dependency,
+    DependencyKind,
     Device,
     Diagnostic,
     Distribution,
     Example,
     Frame,
+    HiddenWait,
+    HostCall,
+    HostLine,
+    HostWork,
     Kind,
     Location,
+    Merge,
     NativeFrame,
     NvtxShare,
     Omitted,
     Process,
     ProcessShare,
     RankShare,
+    Region,
     Site,
     SiteSteps,
+    SourceLine,
     Span,
     Startup,
     Step,
@@ -49,6 +61,81 @@ _NATIVE = (
     NativeFrame("THPVariable_item(_object*, _object*)", "libtorch_python.so"),
     NativeFrame("_PyEval_EvalFrameDefault", "python3.12"),
 )
+
+CAUSES = (
+    CauseText(
+        "scalar",
+        "one number is read",
+        "The value lives on the GPU. To hand it to Python, the CPU waits until all work queued before it is done.",
+        False,
+    ),
+    CauseText(
+        "pageable-upload",
+        "copy from pageable memory",
+        "The driver first copies pageable memory into a buffer of its own, and the call returns only then.",
+        False,
+    ),
+    CauseText("clip", "gradient norm is read", "`clip_grad_norm_` compares the norm on the CPU.", False),
+    CauseText("download", "tensor is copied to the CPU", "A copy into pageable memory returns when it is done.", False),
+    CauseText(
+        "mask-index",
+        "boolean mask as index",
+        "How many elements the mask selects is the size of the result, so the CPU has to know it.",
+        True,
+    ),
+    CauseText("synchronize", "explicit synchronize", "The program asks to wait for everything queued.", False),
+    CauseText("unknown", "cause not known", "Neither the trace nor the source tells.", False),
+)
+ADVICE = (
+    Advice(
+        "read-later",
+        "Keep the loss on the GPU and read it once, after the loop",
+        "Summing on the GPU queues one small kernel; only the read at the end waits.",
+        "for x in loader:\n    loss = step(x)\n    total += loss.item()",
+        "total = torch.zeros((), device='cuda')\nfor x in loader:\n    total += step(x).detach()\nprint(total.item())",
+        "The graph of each step is kept alive without `.detach()`.",
+        "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.item.html",
+    ),
+    Advice(
+        "read-seldom",
+        "Read it only every 100 steps",
+        "Most of the values are never looked at.",
+        "print(loss.item())",
+        "if step % 100 == 0:\n    print(loss.item())",
+        None,
+        "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.item.html",
+    ),
+    Advice(
+        "pin-memory",
+        "Upload from pinned memory, without blocking",
+        "`pin_memory=True` on the DataLoader and `non_blocking=True` on the copy let the CPU go on.",
+        "loader = DataLoader(data, batch_size=64)\nx = x.to('cuda')",
+        "loader = DataLoader(data, batch_size=64, pin_memory=True)\nx = x.to('cuda', non_blocking=True)",
+        None,
+        "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+    ),
+    Advice(
+        "where",
+        "Replace the mask by `torch.where`",
+        "The result keeps its shape, so nothing has to be counted.",
+        "s = x[x > 0].sum()",
+        "s = torch.where(x > 0, x, 0).sum()",
+        None,
+        "https://docs.pytorch.org/docs/stable/generated/torch.where.html",
+    ),
+    Advice(
+        "drop-synchronize",
+        "Remove `torch.cuda.synchronize()` outside of measurements",
+        "Whatever reads a result waits for it anyway.",
+        "torch.cuda.synchronize()",
+        "pass",
+        "Times measured on the CPU then no longer contain the GPU's work.",
+        "https://docs.pytorch.org/docs/stable/generated/torch.cuda.synchronize.html",
+    ),
+)
+NO_CAUSE = Cause("unknown", "open", ())
+NO_DEPENDENCY = Dependency("unknown", "", "open", ())
+SOURCE_BASIS = "the file as it is now, not changed since the capture"
 
 
 def empty_operations() -> pa.Table:
@@ -75,6 +162,10 @@ def make_site(
     native: tuple[int, ...] = (0, 1, 2, 3, 4, 5),
     trace: str = "gpu_bound.sqlite",
     steps: int = 20,
+    cause: Cause = NO_CAUSE,
+    dependency: Dependency = NO_DEPENDENCY,
+    advice: tuple[str, ...] = (),
+    source: str | None = None,
 ) -> Site:
     known = stall is not None
     per_call = 0 if stall is None else stall // calls
@@ -82,6 +173,11 @@ def make_site(
         id=f"site{rank:04d}",
         location=Location(f"{function} {file}:{line}", function, file, line),
         kind=Kind(kind, ("cudaMemcpyAsync", "cudaStreamSynchronize"), "DtoH", "Device", "Pinned", operation),
+        cause=cause,
+        dependency=dependency,
+        advice=advice,
+        source=None if source is None else SourceLine(source, SOURCE_BASIS),
+        redundant_calls=None,
         calls=calls,
         stall=None if stall is None else distribution(stall, calls),
         stall_ratio=None if stall is None else stall / WINDOW_NS,
@@ -208,6 +304,13 @@ def make_trace(name: str = "gpu_bound.sqlite", devices: tuple[Device, ...] | Non
                 for i in range(20)
             ),
         ),
+        regions=(
+            Region("step *", 20, 200, 190, 20, ("site0001", "site0003")),
+            Region("warm-up", 2, 5, 0, 1, ("site0002",)),
+            Region("forward", 20, 0, 0, 0, ()),
+            Region("optimizer", 20, 0, 0, 0, ()),
+        ),
+        host_work=None,
         coverage=Coverage(
             operations=201,
             located_by=(("exact stack", 196), ("python sample", 5)),
@@ -224,7 +327,17 @@ def make_trace(name: str = "gpu_bound.sqlite", devices: tuple[Device, ...] | Non
 
 def gpu_bound() -> Analysis:
     sites = (
-        make_site(1, "read_loss", 28, 53_282_752, blocked=310_000_000),
+        make_site(
+            1,
+            "read_loss",
+            28,
+            53_282_752,
+            blocked=310_000_000,
+            cause=Cause("scalar", "certain", ("native frame `_local_scalar_dense_cuda`",)),
+            dependency=Dependency("false", "", "likely", ("only summed and printed: `total += loss.item()`",)),
+            advice=("read-later", "read-seldom"),
+            source="total += loss.item()",
+        ),
         make_site(
             2,
             "upload",
@@ -233,13 +346,64 @@ def gpu_bound() -> Analysis:
             blocked=31_000_000,
             kind='.to("cuda") (HtoD, pageable)',
             operation='.to("cuda")',
+            cause=Cause("pageable-upload", "certain", ("the copy's source is pageable memory",)),
+            dependency=Dependency("false", "", "certain", ("an upload gives the CPU nothing to read",)),
+            advice=("pin-memory",),
+            source='x = batch.to("cuda")',
         ),
-        make_site(3, "clip", 40, 14_419_919, blocked=120_000_000, kind="float(t)", operation="float(t)"),
         make_site(
-            4, "download", 45, 10_644_425, blocked=44_000_000, kind=".cpu() (DtoH, pageable)", operation=".cpu()"
+            3,
+            "clip",
+            40,
+            14_419_919,
+            blocked=120_000_000,
+            kind="float(t)",
+            operation="float(t)",
+            cause=Cause("scalar", "certain", ("native frame `_local_scalar_dense_cuda`",)),
+            dependency=Dependency("true", "control flow", "certain", ("`if norm > 1.0:` in line 41",)),
+            advice=("read-later", "read-seldom"),
+            source="norm = float(total_norm)",
         ),
-        make_site(5, "sum_positive", 34, 685_741, blocked=9_000_000, kind="x[mask]", operation="x[mask]"),
-        make_site(6, "main", 69, 0, calls=1, blocked=2_000_000, kind="torch.cuda.synchronize()", steps=20),
+        make_site(
+            4,
+            "download",
+            45,
+            10_644_425,
+            blocked=44_000_000,
+            kind=".cpu() (DtoH, pageable)",
+            operation=".cpu()",
+            cause=Cause("download", "likely", ()),
+        ),
+        make_site(
+            5,
+            "sum_positive",
+            34,
+            685_741,
+            blocked=9_000_000,
+            kind="x[mask]",
+            operation="x[mask]",
+            cause=Cause("mask-index", "certain", ("native frame `nonzero_cuda`",)),
+            dependency=Dependency("true", "a shape", "certain", ("the result is as long as the mask has ones",)),
+            advice=("where",),
+            source="return x[x > 0].sum()",
+        ),
+        replace(
+            make_site(
+                6,
+                "main",
+                69,
+                0,
+                calls=1,
+                blocked=2_000_000,
+                kind="torch.cuda.synchronize()",
+                operation="torch.cuda.synchronize()",
+                cause=Cause("synchronize", "certain", ()),
+                dependency=Dependency("explicit", "", "certain", ("`torch.cuda.synchronize()`",)),
+                advice=("drop-synchronize",),
+                source="torch.cuda.synchronize()",
+            ),
+            redundant_calls=1,
+        ),
     )
     return Analysis(
         schema_version=SCHEMA_VERSION,
@@ -250,6 +414,9 @@ def gpu_bound() -> Analysis:
         stall_ns=97_628_562,
         sites=sites,
         omitted=None,
+        causes=CAUSES,
+        advice=ADVICE,
+        merges=(Merge(("site0001", "site0003"), 20, 60),),
         frames=(
             Frame("read_loss", "~/work/train/gpu_bound.py", 28, True),
             Frame("step", "~/work/train/gpu_bound.py", 61, True),
@@ -258,6 +425,55 @@ def gpu_bound() -> Analysis:
         native_frames=_NATIVE,
         operations=empty_operations(),
     )
+
+
+def host_work() -> HostWork:
+    """142 ms: two lines of data loading and one of Python by samples, pinned allocations by their calls."""
+    return HostWork(
+        host_bound_ns=142_000_000,
+        samples=123,
+        sampling_period_ns=1_000_000,
+        lines=(
+            HostLine(
+                Location("next_batch ~/w/load.py:12", "next_batch", "~/w/load.py", 12),
+                "data loading",
+                None,
+                57,
+                65_804_878,
+            ),
+            HostLine(
+                Location("augment ~/w/load.py:31", "augment", "~/w/load.py", 31),
+                "data loading",
+                "randn numpy/random/mtrand.py:10",
+                40,
+                46_178_862,
+            ),
+            HostLine(Location("main ~/w/train.py:80", "main", "~/w/train.py", 80), "Python", None, 26, 30_016_260),
+        ),
+        not_sampled=None,
+        calls=(HostCall("cudaHostAlloc", 12, 31_200_000), HostCall("cuModuleLoadData", 1, 2_000_000)),
+        hidden_waits=(
+            HiddenWait(Location("fit ~/w/fit.py:9", "fit", "~/w/fit.py", 9), "block_until_ready", 12, 12_000_000),
+        ),
+    )
+
+
+def host_bound() -> Analysis:
+    """A loop that waits for its data: `gpu_bound` with 142 ms of host-bound time, explained."""
+    device = make_device(busy_ns=388_056_486, host_bound_ns=142_000_000, idle_ns=245_596_421)
+    trace = replace(make_trace("host_bound.sqlite", (device,)), host_work=host_work())
+    return replace(gpu_bound(), traces=(trace,))
+
+
+def unexplained() -> Analysis:
+    """What an analysis without causes gives: every cause open, nothing to advise."""
+    base = gpu_bound()
+    sites = tuple(
+        replace(site, cause=NO_CAUSE, dependency=NO_DEPENDENCY, advice=(), source=None, redundant_calls=None)
+        for site in base.sites
+    )
+    trace = replace(base.traces[0], regions=())
+    return replace(base, traces=(trace,), sites=sites, causes=CAUSES[-1:], advice=(), merges=())
 
 
 def refused() -> Analysis:
@@ -350,6 +566,20 @@ def long_names(name: str) -> Analysis:
         ranks=(RankShare(name, 1, 2, 3),) * 20,
         python_stack=(0,) * 300,
         native_stack=(0,) * 300,
+        cause=Cause("scalar", "likely", (name,) * 30),
+        dependency=Dependency("true", name, "likely", (name,) * 30),
+        advice=("read-later",) * 30,
+        source=SourceLine(name, name),
+    )
+    place = Location(name, name, name, 1)
+    work = HostWork(
+        host_bound_ns=5,
+        samples=6,
+        sampling_period_ns=7,
+        lines=(HostLine(place, name, name, 1, 2),) * 50,
+        not_sampled=name,
+        calls=(HostCall(name, 1, 2),) * 50,
+        hidden_waits=(HiddenWait(place, name, 1, 2),) * 50,
     )
     device = make_device(name=name)
     device = replace(device, zoom=replace(device.zoom, title=name))  # type: ignore[type-var]
@@ -361,6 +591,8 @@ def long_names(name: str) -> Analysis:
         schema_version=name,
         capture_start_utc=name,
         startup=(Startup(1, 2, name),) * 30,
+        regions=(Region(name, 1, 2, 1, 1, ("site0001",)), Region(name, 1, 0, 0, 0, ())) * 500,
+        host_work=work,
         steps=replace(trace.steps, pattern=name),  # type: ignore[type-var]
         coverage=replace(
             trace.coverage,
@@ -376,6 +608,7 @@ def long_names(name: str) -> Analysis:
         traces=(trace, trace),
         sites=(site,) * 20,
         omitted=Omitted(1, 2, 3, 4, name),
+        merges=(Merge(("site0001",) * 30, 3, 90),) * 500,
         frames=(Frame(name, name, 1, True),),
         native_frames=(NativeFrame(name, name),),
     )
@@ -423,6 +656,9 @@ def nothing() -> Analysis:
     )
 
 
+_KINDS: tuple[DependencyKind, ...] = ("false", "true", "unknown")
+
+
 def hostile() -> Analysis:
     """Every name that comes from a trace attacks HTML, SVG, a terminal, mathtext, rich markup or a spreadsheet."""
     base = gpu_bound()
@@ -443,8 +679,18 @@ def hostile() -> Analysis:
             processes=(ProcessShare(terminal, 1, nasty, 3, 4, 5),),
             nvtx_ranges=(*s.nvtx_ranges, NvtxShare(nasty, 1)),
             kind=replace(s.kind, apis=(nasty, terminal), operation=nasty),
+            cause=Cause(nasty, "likely", (nasty, terminal)),
+            dependency=Dependency(kind, nasty + terminal, "likely", (nasty, terminal)),
+            advice=(nasty, "=missing"),
+            source=SourceLine(source, terminal),
+            redundant_calls=2,
         )
-        for s in (site, formula, wide)
+        for s, kind, source in zip(
+            (site, formula, wide),
+            _KINDS,
+            (f"x = '{nasty}'{terminal}", "=HYPERLINK('x')", "\t@SUM(1)"),
+            strict=True,
+        )
     )
     trace = make_trace(name=f"{ATTACK}.sqlite")
     device = replace(
@@ -466,6 +712,20 @@ def hostile() -> Analysis:
         steps=steps,
         nsys_version=nasty,
         startup=(Startup(1, 5, nasty + terminal),),
+        regions=(
+            Region(nasty + terminal, 3, 4, 2, 1, ("site0001", nasty)),
+            Region(terminal, 3, 4, 0, 1, ()),
+            Region(nasty, 1, 0, 0, 0, ()),
+        ),
+        host_work=HostWork(
+            host_bound_ns=5,
+            samples=6,
+            sampling_period_ns=None,
+            lines=(HostLine(Location(nasty, nasty, terminal, 3), nasty, terminal, 1, 2),),
+            not_sampled=terminal + nasty,
+            calls=(HostCall(nasty + terminal, 1, 2),),
+            hidden_waits=(HiddenWait(Location(terminal, None, None, None), nasty, 1, 2),),
+        ),
     )
     return replace(
         base,
@@ -474,6 +734,11 @@ def hostile() -> Analysis:
         sites=sites,
         frames=(Frame(nasty, ATTACK + terminal, 1, True), *base.frames[1:]),
         native_frames=(NativeFrame(nasty + terminal, nasty), *base.native_frames[1:]),
+        causes=(CauseText(nasty, nasty + terminal, nasty, True),),
+        advice=(
+            Advice(nasty, nasty, terminal, f"{nasty}\n{terminal}", nasty, nasty, f"javascript:alert(1)//{ATTACK}"),
+        ),
+        merges=(Merge(("site0001", nasty), 2, 5), Merge((nasty,), 1, 2)),
         omitted=Omitted(1, 1, None, 1, nasty),
     )
 
@@ -501,6 +766,15 @@ def many(number: int = 5000) -> Analysis:
                 native=tuple(range(i, i + 30)) if i < kept else (),
             ),
             stack_omitted=i >= kept,
+            cause=Cause(CAUSES[i % 6].id, "certain", ("native frame `at::native::_local_scalar_dense_cuda`",)),
+            dependency=Dependency(
+                ("false", "true", "explicit", "unknown")[i % 4],  # type: ignore[arg-type]
+                "control flow" if i % 4 == 1 else "",
+                "likely",
+                (f"`if value_{i} > threshold:` in line {i % 400 + 2}",),
+            ),
+            advice=("read-later", "read-seldom", "pin-memory"),
+            source=SourceLine(f"value_{i} = metrics['name_{i}'].mean().item()", SOURCE_BASIS),
             stall_quantiles_ns=tuple(range(0, 21_000, 1000)) if i < 15 else (),
         )
         for i in range(number)

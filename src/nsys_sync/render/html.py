@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from nsys_sync.render import summary, text
+from nsys_sync.render import actions, summary, text
 from nsys_sync.render.plots import plots
 
 if TYPE_CHECKING:
-    from nsys_sync.model import Analysis, Site
+    from collections.abc import Sequence
+
+    from nsys_sync.model import Advice, Analysis, Merge, Region, Site, TraceReport
 
 PAGE_BYTES = 1_980_000
 """Details of the sites furthest down are left out where the page would grow past this."""
@@ -30,6 +32,13 @@ FRAMES = 64
 """Frames of one stack, and..."""
 RANKS = 16
 """...ranks of one site that are listed; the worst of them."""
+REGIONS = 60
+HOST_LINES = 20
+"""Of these, at most, there is a row for each trace."""
+REGION_SITES = 3
+ADVICE = 6
+MERGES = 2
+"""Of these, at most, each region or site names some."""
 _LONGEST = 1_200
 """Characters of any one text: sentences and messages are shorter, and names have bounds of their own."""
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -52,24 +61,67 @@ def render_html(analysis: Analysis) -> str:
         "order": summary.order_of(analysis.sites),
         "several_traces": len(analysis.traces) > 1,
         "plots": plots(analysis),
+        "todos": actions.todos(analysis),
+        "verdicts": actions.VERDICTS,
+        "verdicts_sentence": actions.verdicts_sentence(analysis),
+        "action_notes": [*actions.redundant_sentences(analysis.sites), *actions.merge_sentences(analysis)],
+        "regions": [(trace, _most_syncs(trace)) for trace in summary.shown_traces(analysis) if trace.regions],
+        "host_work": [
+            (trace, trace.host_work, *actions.host_work_sentences(trace.host_work))
+            for trace in summary.shown_traces(analysis)
+            if trace.host_work
+        ],
+        "host_lines": HOST_LINES,
+        "anchors": _Anchors(analysis),
         "style": Markup((_TEMPLATES / "report.css").read_text("utf-8")),
         "script": Markup(script),
         "script_hash": b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
     page = _environment().get_template("report.html.j2")
     frame = page.render(values, rows=[], native_stacks=[], notes=[])
-    rows, native_stacks, notes = _site_rows(analysis, PAGE_BYTES - len(frame.encode()))
+    rows, native_stacks, notes = _site_rows(analysis, values["anchors"], PAGE_BYTES - len(frame.encode()))
     return page.render(values, rows=rows, native_stacks=native_stacks, notes=[*notes, omitted] if omitted else notes)
 
 
-def _site_rows(analysis: Analysis, budget: int) -> tuple[list[Markup], list[Markup], list[str]]:
+class _Anchors:
+    """Where in the page the texts stand that many sites have: each is there once, under its position's name."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.causes = actions.causes_by_id(analysis)
+        self._causes = {cause.id: f"c{number}" for number, cause in enumerate(analysis.causes, 1)}
+        self._advice = {advice.id: (f"a{number}", advice) for number, advice in enumerate(analysis.advice, 1)}
+        self._ranks = {site.id: (rank, site) for rank, site in enumerate(analysis.sites[:ROWS], 1)}
+        self._sites = {site.id: site for site in analysis.sites}
+        self._merges: dict[str, list[Merge]] = {}
+        for merge in analysis.merges:
+            for site_id in dict.fromkeys(merge.sites if merge.runs else ()):
+                self._merges.setdefault(site_id, []).append(merge)
+
+    def cause(self, cause_id: str) -> str | None:
+        return self._causes.get(cause_id) if cause_id in self.causes else None
+
+    def advice(self, ids: Sequence[str]) -> list[tuple[str, Advice]]:
+        return [self._advice[one] for one in ids[:ADVICE] if one in self._advice]
+
+    def ranked(self, site_ids: Sequence[str]) -> list[tuple[int, Site]]:
+        return [self._ranks[one] for one in site_ids[:REGION_SITES] if one in self._ranks]
+
+    def merge_sentences(self, site: Site) -> list[str]:
+        return [actions.merge_sentence(merge, self._sites) for merge in self._merges.get(site.id, [])[:MERGES]]
+
+
+def _most_syncs(trace: TraceReport) -> list[Region]:
+    return sorted(trace.regions, key=lambda region: -region.operations)[:REGIONS]
+
+
+def _site_rows(analysis: Analysis, anchors: _Anchors, budget: int) -> tuple[list[Markup], list[Markup], list[str]]:
     """Table rows with details while the budget lasts, the native stacks they point to, and what was left out."""
     macros: Any = _environment().get_template("site.html.j2").module
     sites = analysis.sites[:ROWS]
     rows: list[Markup] = []
     for rank, site in enumerate(sites, 1):
         name, where = summary.place_parts(site, parents=3 if rank <= 1000 else 1)
-        row = macros.row(rank, site, text.clip(name, 160), text.clip(where, 200))
+        row = macros.row(rank, site, text.clip(name, 160), text.clip(where, 200), actions.what(site, anchors.causes))
         budget -= _size(row)
         if budget < DETAIL_BYTES:  # names of many bytes: fewer rows then
             budget += _size(row)
@@ -89,7 +141,7 @@ def _site_rows(analysis: Analysis, budget: int) -> tuple[list[Markup], list[Mark
             extra = macros.native(native, native_id, len(site.native_stack))
         stack = [analysis.frames[i] for i in site.python_stack[:FRAMES]]
         ranks = sorted(site.ranks, key=lambda rank: (-(rank.stall_ns or 0), -rank.blocked_ns))[:RANKS]
-        detail = macros.detail(site, stack, native_id, ranks, _located(site), several)
+        detail = macros.detail(site, anchors, stack, native_id, ranks, _located(site), several)
         budget -= _size(detail) + (_size(extra) + 70 if extra else 0)
         if budget < 0:
             break
@@ -128,6 +180,18 @@ def _located(site: Site) -> str:
     return f"{text.count(calls)} of {text.count(site.calls, 'call')} located by {first}{more}"
 
 
+def _marked(prose: str | None) -> Any:
+    """A sentence in which `code` stands in backquotes."""
+    if prose is None:
+        return None
+    parts = actions.prose(prose, _LONGEST).split("`")
+    if len(parts) % 2 == 0:
+        return "`".join(parts)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if position % 2 else part for position, part in enumerate(parts)
+    )
+
+
 def _size(markup: str) -> int:
     return len(markup) if markup.isascii() else len(markup.encode())
 
@@ -150,7 +214,11 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["dynamic_shape"] = actions.DYNAMIC_SHAPE
     environment.filters.update(
+        cause_title=lambda cause: actions.prose(cause.title, 120),
+        code_lines=actions.code_lines,
+        cost_phrase=actions.cost_phrase,
         clip=lambda name, length: None if name is None else text.clip(name, length),
         count=text.count,
         coverage_sentences=summary.coverage_sentences,
@@ -158,6 +226,15 @@ def _environment() -> Environment:
         device_title=summary.device_title,
         duration=text.duration,
         exact=lambda ns: text.NOT_KNOWN if ns is None else f"{ns:,} ns",
+        how_often=lambda site: actions.how_often(site) or "",
+        location=actions.location,
+        marked=_marked,
+        place=summary.place,
+        redundant_sentence=lambda site: actions.redundant_sentence(site) or "",
+        safe_link=lambda link: actions.safe_link(link) or "",
+        source_text=lambda site: actions.source_text(site) or "",
+        verdict=actions.verdict,
+        verdict_sentence=actions.verdict_sentence,
         gaps_sentence=lambda device: summary.gaps_sentence(device) or "",
         ratio=text.ratio,
         startup_sentences=summary.startup_sentences,

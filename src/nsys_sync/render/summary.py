@@ -10,7 +10,7 @@ from nsys_sync.render.text import NOT_KNOWN, clip, count, duration, plain_name, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from nsys_sync.model import Analysis, Coverage, Device, Site, Steps, TraceReport
+    from nsys_sync.model import Analysis, Coverage, Device, Location, Site, Steps, TraceReport
 
 T = TypeVar("T")
 
@@ -168,7 +168,11 @@ def place(site: Site, parents: int = 0) -> str:
 
 def place_parts(site: Site, parents: int | None = 0) -> tuple[str, str]:
     """(function or label, `file.py:line` or empty); `parents` folders of the path are kept, None keeps all."""
-    location = site.location
+    return location_parts(site.location, parents)
+
+
+def location_parts(location: Location, parents: int | None = 0) -> tuple[str, str]:
+    """As `place_parts`, of any location."""
     if location.file is None:
         return plain_name(location.label), ""
     file = location.file if parents is None else short_file(location.file, parents)

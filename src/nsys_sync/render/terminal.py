@@ -10,6 +10,25 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from nsys_sync.render.actions import (
+    DYNAMIC_SHAPE,
+    causes_by_id,
+    code_lines,
+    cost_phrase,
+    host_line,
+    host_work_sentences,
+    how_often,
+    merge_sentences,
+    prose,
+    redundant_sentences,
+    region_sentences,
+    source_text,
+    todos,
+    verdict,
+    verdict_sentence,
+    verdicts_sentence,
+    what,
+)
 from nsys_sync.render.summary import (
     MESSAGE_LENGTH,
     any_startup_stall,
@@ -24,6 +43,7 @@ from nsys_sync.render.summary import (
     no_sites_sentence,
     omitted_sentence,
     order_of,
+    place,
     place_parts,
     shown_devices,
     shown_traces,
@@ -39,7 +59,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from nsys_sync.model import Analysis, Device, Site, TraceReport
+    from nsys_sync.model import Advice, Analysis, CauseText, Device, Site, TraceReport
+    from nsys_sync.render.actions import Todo
 
 _STYLES = {
     "busy": "blue",
@@ -50,6 +71,8 @@ _STYLES = {
     "outside": "bright_black",
     "unknown": "",
 }
+_VERDICT_STYLES = {"false": "green", "true": "yellow", "explicit": "cyan", "unknown": "dim"}
+_ACTIONS_SHOWN = 5
 _TABLE_FROM_WIDTH = 64
 _WIDE_FROM_WIDTH = 116
 _STARTUP_WIDTH = len("in start-up") + 2
@@ -91,6 +114,9 @@ def _report(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType
         yield Text(folded)
     yield ""
     yield from _sites(analysis, width, top)
+    yield from _what_to_do(analysis)
+    for trace in shown_traces(analysis):
+        yield from _host_bound(trace, several=len(analysis.traces) > 1)
     for trace in shown_traces(analysis):
         yield ""
         name = f" of {plain_name(trace.name)}" if len(analysis.traces) > 1 else ""
@@ -151,7 +177,8 @@ def _sites(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType]
         yield Text(f"Sync sites by {order_of(shown)} (% of the window of {window})", style="bold")
         startup_width = _STARTUP_WIDTH if any_startup_stall(shown) else 0
         as_table = width - startup_width >= _TABLE_FROM_WIDTH
-        yield _table(shown, width, startup_width) if as_table else _list(shown, width)
+        causes = causes_by_id(analysis)
+        yield _table(shown, causes, width, startup_width) if as_table else _list(shown, causes, width)
         if len(shown) < total:
             yield Text(f"{count(len(shown))} of {count(total, 'site')} shown.", style="dim")
     hidden = analysis.sites[len(shown) :]
@@ -162,7 +189,7 @@ def _sites(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType]
         yield Text(omitted)
 
 
-def _table(sites: Sequence[Site], width: int, startup_width: int) -> Table:
+def _table(sites: Sequence[Site], causes: dict[str, CauseText], width: int, startup_width: int) -> Table:
     wide = width - startup_width >= _WIDE_FROM_WIDTH
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("#", justify="right", no_wrap=True)
@@ -172,14 +199,13 @@ def _table(sites: Sequence[Site], width: int, startup_width: int) -> Table:
     table.add_column("window", justify="right", no_wrap=True)
     table.add_column("calls", justify="right", no_wrap=True)
     table.add_column("blocked", justify="right", no_wrap=True)
-    table.add_column("where" if wide else "where, and what it does", overflow="fold", ratio=1)
+    table.add_column("where" if wide else "where, whether it can go, and why it waits", overflow="fold", ratio=1)
     if wide:
-        table.add_column("what it does", overflow="fold", ratio=1)
+        table.add_column("whether it can go, and why it waits", overflow="fold", ratio=1)
     room = max((width - startup_width - 46) // 2 if wide else width - startup_width - 42, 24)
     parents = _parents(sites, room)
     for rank, site in enumerate(sites, 1):
-        where = _where(site, parents, room)
-        kind = Text(plain_name(site.kind.label, 160), style="" if wide else "dim")
+        where, why = _where(site, parents, room), _why(site, causes)
         stall = site.stall.total_ns if site.stall else None
         cells = [
             Text(str(rank)),
@@ -189,12 +215,12 @@ def _table(sites: Sequence[Site], width: int, startup_width: int) -> Table:
             Text(count(site.calls)),
             Text(duration(site.blocked.total_ns)),
         ]
-        cells += [where, kind] if wide else [Text("\n").join([where, kind])]
+        cells += [where, why] if wide else [Text("\n").join([where, why])]
         table.add_row(*cells)
     return table
 
 
-def _list(sites: Sequence[Site], width: int) -> Table:
+def _list(sites: Sequence[Site], causes: dict[str, CauseText], width: int) -> Table:
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
@@ -204,8 +230,7 @@ def _list(sites: Sequence[Site], width: int) -> Table:
         startup = f", {duration(site.startup_stall_ns)} of it in start-up" if site.startup_stall_ns else ""
         text = Text(f"stall {stall} ({ratio(site.stall_ratio)}){startup}\n", _STYLES["stall"] if site.stall else "")
         rest = Text(f"\n{count(site.calls, 'call')}, blocked {duration(site.blocked.total_ns)}\n")
-        kind = Text(plain_name(site.kind.label, 120), style="dim")
-        table.add_row(Text(f"{rank}."), Text.assemble(text, _where(site, parents, width), rest, kind))
+        table.add_row(Text(f"{rank}."), Text.assemble(text, _where(site, parents, width), rest, _why(site, causes)))
     return table
 
 
@@ -219,7 +244,99 @@ def _parents(sites: Sequence[Site], room: int) -> int | None:
 
 def _where(site: Site, parents: int | None, room: int) -> Text:
     name, where = (clip(part, 2 * room) for part in place_parts(site, parents))
-    return Text.assemble((where, "bold"), " " if where else "", name)
+    text = Text.assemble((where, "bold"), " " if where else "", name)
+    source = source_text(site)
+    if source:
+        text.append(f"\n{clip(source, 2 * room)}", "italic")
+    return text
+
+
+def _why(site: Site, causes: dict[str, CauseText]) -> Text:
+    """`can go (likely), every step: one number is read: tensor.item()`."""
+    often = how_often(site)
+    text = Text.assemble(
+        (verdict(site.dependency), _VERDICT_STYLES[site.dependency.kind]),
+        f", {often}" if often else "",
+        (f"; {what(site, causes)}", "dim"),
+    )
+    cause = causes.get(site.cause.id)
+    if cause and cause.dynamic_shape:
+        text.append(" (data-dependent shape)", "magenta")
+    return text
+
+
+def _what_to_do(analysis: Analysis) -> Iterable[RenderableType]:
+    summed = verdicts_sentence(analysis)
+    steps = todos(analysis)
+    notes = [*redundant_sentences(analysis.sites, _ACTIONS_SHOWN), *merge_sentences(analysis, _ACTIONS_SHOWN)]
+    if summed or steps or notes:
+        yield ""
+        yield Text("What to do", style="bold")
+    if summed:
+        yield _indented(summed)
+    for todo in steps:
+        yield ""
+        yield from _todo(todo)
+    if notes:
+        yield ""
+    yield from _bullets(notes)
+    for trace in shown_traces(analysis):
+        regions = region_sentences(trace.regions, _ACTIONS_SHOWN)
+        if regions:
+            yield ""
+            name = f" of {plain_name(trace.name)}" if len(analysis.traces) > 1 else ""
+            yield Text(f"Syncs inside NVTX ranges{name}", style="bold")
+            yield from _bullets(regions)
+
+
+def _todo(todo: Todo) -> Iterable[RenderableType]:
+    for rank, site in todo.sites:
+        head = Text.assemble((f"{rank}. ", "dim"), (place(site, 1), "bold"), f": {cost_phrase(site)}")
+        yield Padding(head, (0, 0, 0, 1))
+        yield Padding(Text(verdict_sentence(site), _VERDICT_STYLES[site.dependency.kind]), (0, 0, 0, 4))
+    if todo.cause and todo.cause.dynamic_shape:
+        yield Padding(Text(DYNAMIC_SHAPE, "magenta"), (0, 0, 0, 4))
+    for advice in todo.advice:
+        yield from _advice(advice)
+    for advice in todo.further:
+        yield Padding(Text(f"→ {'or: ' if todo.advice else ''}{prose(advice.title, 160)}"), (0, 0, 0, 4))
+
+
+def _advice(advice: Advice) -> Iterable[RenderableType]:
+    yield Padding(Text(f"→ {prose(advice.title, 160)}", "bold"), (0, 0, 0, 4))
+    yield Padding(Text(prose(advice.text)), (0, 0, 0, 6))
+    for label, code, style in (("before", advice.before, "dim"), ("after", advice.after, "green")):
+        if code.strip():
+            yield Padding(Text(f"{label}:", "dim"), (0, 0, 0, 6))
+            yield Padding(Text("\n".join(code_lines(code)), style), (0, 0, 0, 8))
+    if advice.beware:
+        yield Padding(Text(f"Beware: {prose(advice.beware)}", "yellow"), (0, 0, 0, 6))
+    yield Padding(Text(plain_name(advice.link), "dim"), (0, 0, 0, 6))
+
+
+def _host_bound(trace: TraceReport, *, several: bool) -> Iterable[RenderableType]:
+    if trace.host_work is None:
+        return
+    work = trace.host_work
+    intro, rest = host_work_sentences(work, _ACTIONS_SHOWN)
+    if intro or rest:
+        yield ""
+        yield Text(f"Host-bound{f' in {plain_name(trace.name)}' if several else ''}", style="bold")
+    if intro:
+        yield _indented(intro)
+    lines = work.lines[:_ACTIONS_SHOWN]
+    if lines:
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(overflow="fold")
+        for line in lines:
+            table.add_row(
+                Text(f"about {duration(line.estimate_ns)}", _STYLES["host-bound"]), Text(host_line(line, work))
+            )
+        yield Padding(table, (0, 0, 0, 4))
+    if len(work.lines) > len(lines):
+        yield _indented(f"{count(len(work.lines) - len(lines), 'more line')}, in the JSON report.")
+    yield from _bullets(rest)
 
 
 def _indented(text: str) -> Padding:

@@ -6,6 +6,7 @@
   const bodies = Array.from(table.tBodies);
   const status = document.getElementById("filter-status");
   const input = document.getElementById("filter");
+  const verdict = document.getElementById("verdict");
   const headers = Array.from(table.tHead.rows[0].cells);
 
   const keyOf = (body, column) => {
@@ -52,7 +53,8 @@
     for (const body of bodies) {
       if (!texts.has(body)) texts.set(body, body.textContent.toLowerCase());
       const text = texts.get(body);
-      body.hidden = !words.every((word) => text.includes(word));
+      const wanted = !verdict.value || body.className === verdict.value;
+      body.hidden = !wanted || !words.every((word) => text.includes(word));
       if (!body.hidden) shown += 1;
     }
     status.textContent = `${shown.toLocaleString("en")} of ${bodies.length.toLocaleString("en")} sites shown`;
@@ -62,6 +64,7 @@
     clearTimeout(waiting);
     waiting = setTimeout(filter, 80);
   });
+  verdict.addEventListener("change", filter);
   input.addEventListener("keydown", (event) => {
     if (event.key === "Escape") {
       input.value = "";
@@ -69,13 +72,15 @@
     }
   });
 
-  // A native stack that many sites have is in the page once; here it is shown in place.
+  // What many sites have (advice, a native stack) is in the page once; here it is shown in place.
   table.addEventListener("toggle", (event) => {
-    const link = event.target.open ? event.target.querySelector("a[data-native]") : null;
-    const stack = link ? document.getElementById(link.dataset.native) : null;
-    if (!stack) return;
-    const copy = stack.cloneNode(true);
-    copy.removeAttribute("id");
-    link.replaceWith(copy);
+    const links = event.target.open ? event.target.querySelectorAll("a[data-copy]") : [];
+    for (const link of links) {
+      const original = document.getElementById(link.dataset.copy);
+      if (!original) continue;
+      const copy = original.cloneNode(true);
+      copy.removeAttribute("id");
+      link.replaceWith(copy);
+    }
   }, true);
 })();
