@@ -75,9 +75,17 @@ def verdict_sentence(site: Site) -> str:
         text = f"Needed for {plain_name(dependency.reason, 80)}"
     else:
         text = VERDICTS[dependency.kind].capitalize()
+    sure = "" if dependency.kind == "unknown" else _certainty(dependency.certainty)
+    facts = verdict_facts(site)
+    return f"{text}{sure}: {facts}" if facts else f"{text}{sure}."
+
+
+def verdict_facts(site: Site) -> str:
+    """What says that the verdict is so; empty where nothing does."""
+    dependency = site.dependency
     reason = [dependency.reason] if dependency.reason and dependency.kind != "true" else []
     facts = [plain_name(fact, _FACT_LENGTH).rstrip(".") for fact in (*reason, *dependency.evidence)][:EVIDENCE_SHOWN]
-    return f"{text}{_certainty(dependency.certainty)}{': ' if facts else ''}{'; '.join(facts)}."
+    return f"{'; '.join(facts)}." if facts else ""
 
 
 def verdicts_sentence(analysis: Analysis) -> str | None:

@@ -234,7 +234,7 @@ def _environment() -> Environment:
         safe_link=lambda link: actions.safe_link(link) or "",
         source_text=lambda site: actions.source_text(site) or "",
         verdict=actions.verdict,
-        verdict_sentence=actions.verdict_sentence,
+        verdict_facts=actions.verdict_facts,
         gaps_sentence=lambda device: summary.gaps_sentence(device) or "",
         ratio=text.ratio,
         startup_sentences=summary.startup_sentences,

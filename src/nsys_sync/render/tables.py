@@ -29,6 +29,14 @@ SITES_SCHEMA = pa.schema(
         ("src_memory", pa.string()),
         ("dst_memory", pa.string()),
         ("apis", pa.string()),
+        ("cause", pa.string()),
+        ("cause_certainty", pa.string()),
+        ("dependency", pa.string()),
+        ("dependency_reason", pa.string()),
+        ("dependency_certainty", pa.string()),
+        ("advice", pa.string()),
+        ("source", pa.string()),
+        ("redundant_calls", pa.int64()),
         ("calls", pa.int64()),
         ("stall_ns", pa.int64()),
         ("stall_window_ratio", pa.float64()),
@@ -55,7 +63,9 @@ SITES_SCHEMA = pa.schema(
         ("nvtx_range", pa.string()),
     ]
 )
-"""`rank` is 1 for the worst. `apis` are joined by `; `. `stall_window_ratio` is stall_ns / window_ns (the windows of
+"""`rank` is 1 for the worst. `apis` are joined by `; `, ids of `advice` by a space, in the order to try them. `dependency`
+is `false` (can go), `true` (needed, `dependency_reason` says for what), `explicit` (asked for) or `unknown`. `source` is
+the line in the user's file. `redundant_calls` of `calls` found nothing to wait for. `stall_window_ratio` is stall_ns / window_ns (the windows of
 all devices shown). `startup_*` is contained in the totals. `steps` is the denominator of the per-step means.
 `exact_stack_calls` of `calls` have an exact Python stack. `nvtx_range` is the range with most calls."""
 
@@ -79,6 +89,14 @@ def sites_table(analysis: Analysis) -> pa.Table:
                 "src_memory": site.kind.src_memory,
                 "dst_memory": site.kind.dst_memory,
                 "apis": "; ".join(site.kind.apis),
+                "cause": site.cause.id,
+                "cause_certainty": site.cause.certainty,
+                "dependency": site.dependency.kind,
+                "dependency_reason": site.dependency.reason or None,
+                "dependency_certainty": site.dependency.certainty,
+                "advice": " ".join(site.advice) or None,
+                "source": site.source.text if site.source else None,
+                "redundant_calls": site.redundant_calls,
                 "calls": site.calls,
                 "stall_window_ratio": site.stall_ratio,
                 "window_ns": analysis.window_ns,
