@@ -45,6 +45,49 @@ def test_json_has_every_field_but_the_operations() -> None:
     assert data["traces"][0]["steps"]["steps"][0]["operations"] == 10
 
 
+def test_json_of_causes_advice_and_host_work() -> None:
+    data = json.loads(render_json(render_sample.host_bound()))
+    assert data["schema_version"] == "1.1"
+    site = data["sites"][0]
+    assert site["cause"] == {
+        "id": "scalar",
+        "certainty": "certain",
+        "evidence": ["native frame `_local_scalar_dense_cuda`"],
+    }
+    assert site["dependency"] == {
+        "kind": "false",
+        "reason": "",
+        "certainty": "likely",
+        "evidence": ["only summed and printed: `total += loss.item()`"],
+    }
+    assert site["advice"] == ["read-later", "read-seldom"]
+    assert site["source"] == {"text": "total += loss.item()", "basis": render_sample.SOURCE_BASIS}
+    assert [one["redundant_calls"] for one in data["sites"]] == [None, None, None, None, None, 1]
+    assert data["sites"][3]["source"] is None
+    assert set(data["causes"][0]) == {"id", "title", "explanation", "dynamic_shape"}
+    assert set(data["advice"][0]) == {"id", "title", "text", "before", "after", "beware", "link"}
+    assert data["merges"] == [{"sites": ["site0001", "site0003"], "runs": 20, "reads": 60}]
+    trace = data["traces"][0]
+    assert trace["regions"][1] == {
+        "name": "warm-up",
+        "ranges": 2,
+        "operations": 5,
+        "operations_after_first": 0,
+        "ranges_with_operations": 1,
+        "sites": ["site0002"],
+    }
+    assert trace["host_work"]["lines"][2] == {
+        "location": {"label": "main ~/w/train.py:80", "function": "main", "file": "~/w/train.py", "line": 80},
+        "work": "Python",
+        "inner": None,
+        "samples": 26,
+        "estimate_ns": 30_016_260,
+    }
+    assert trace["host_work"]["calls"][0] == {"api": "cudaHostAlloc", "calls": 12, "total_ns": 31_200_000}
+    assert trace["host_work"]["hidden_waits"][0]["wait"] == "block_until_ready"
+    assert json.loads(render_json(render_sample.gpu_bound()))["traces"][0]["host_work"] is None
+
+
 def test_json_null_is_not_known() -> None:
     data = json.loads(render_json(render_sample.refused()))
     assert data["stall_ns"] is None
@@ -96,6 +139,18 @@ def test_sites_table_has_a_row_a_site() -> None:
     assert sites_table(render_sample.nothing()).num_rows == 0
 
 
+def test_the_verdict_of_a_site_is_in_its_row() -> None:
+    columns = ("cause", "cause_certainty", "dependency", "dependency_reason", "dependency_certainty", "advice")
+    rows = sites_table(render_sample.gpu_bound()).to_pylist()
+    assert tuple(rows[0][name] for name in columns) == (
+        *("scalar", "certain", "false", None, "likely", "read-later read-seldom"),
+    )
+    assert tuple(rows[2][name] for name in columns[2:5]) == ("true", "control flow", "certain")
+    assert tuple(rows[3][name] for name in columns) == ("download", "likely", "unknown", None, "open", None)
+    assert [row["source"] for row in rows][2:4] == ["norm = float(total_norm)", None]
+    assert [row["redundant_calls"] for row in rows] == [None] * 5 + [1]
+
+
 def test_parquet_keeps_names_and_types() -> None:
     table = sites_table(render_sample.hostile())
     back = pq.read_table(io.BytesIO(to_parquet_bytes(table)))
@@ -141,5 +196,7 @@ def test_csv_of_hostile_sites() -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv_bytes(sites_table(render_sample.hostile())).decode(), newline="")))
     assert rows[1]["label"] == "'=HYPERLINK(1)"
     assert rows[1]["site_id"] == "'+id"
+    assert rows[1]["source"] == "'=HYPERLINK('x')"
+    assert rows[2]["source"] == r"\t@SUM(1)"
     assert not [cell for row in rows for cell in row.values() if cell[:1] in ("=", "+", "@", "\t", "\r")]
     assert not [cell for row in rows for cell in row.values() if not cell.isprintable()]

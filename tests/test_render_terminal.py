@@ -22,6 +22,8 @@ SAMPLES = [
     render_sample.nothing,
     render_sample.started,
     render_sample.one_process,
+    render_sample.host_bound,
+    render_sample.unexplained,
 ]
 
 
@@ -60,6 +62,121 @@ def test_the_figures_of_gpu_bound() -> None:
         assert re.search(expected, text), expected
 
 
+def test_the_table_says_where_whether_it_can_go_and_why() -> None:
+    text = render(render_sample.gpu_bound())
+    lines = [line.strip() for line in text[text.index("Sync sites") : text.index("What to do")].splitlines()]
+    assert lines[1] == "#    stall  in start-up  window  calls  blocked  where, whether it can go, and why it waits"
+    assert lines[2].endswith("~/work/train/gpu_bound.py:28 read_loss")
+    assert lines[3:6] == ["total += loss.item()", "can go (likely), every step; one number is read:", ".item()"]
+    assert lines[19:21] == ["needed: a shape, every step; boolean mask as index:", "x[mask] (data-dependent shape)"]
+    assert lines[21].endswith("~/work/train/gpu_bound.py:69 main")
+    assert lines[23] == "asked for, once; explicit synchronize:"
+    wide = render(render_sample.gpu_bound(), width=160)
+    assert re.search(
+        r"gpu_bound\.py:28 read_loss +can go \(likely\), every step; one number is read: \.item\(\)\n", wide
+    )
+    narrow = render(render_sample.gpu_bound(), width=40)
+    assert "   total += loss.item()\n   40 calls, blocked 310 ms\n   can go (likely), every step; one\n" in narrow
+
+
+def test_what_to_do_about_the_worst_sites() -> None:
+    text = render(render_sample.gpu_bound())
+    start = text.index("What to do\n")
+    assert (
+        text[start : text.index("Coverage")]
+        == """\
+What to do
+  Of 97.6 ms stall in the sites: 71.9 ms can go (2 sites), 15.1 ms needed (2 sites), 0 ns asked for
+  (1 site), 10.6 ms not known (1 site).
+
+ 1. read_loss train/gpu_bound.py:28: stall 53.3 ms (8.4 % of the window), 40 calls, every step
+    Can go (likely): only summed and printed: `total += loss.item()`.
+ 3. clip train/gpu_bound.py:40: stall 14.4 ms (2.3 % of the window), 40 calls, every step
+    Needed for control flow: `if norm > 1.0:` in line 41.
+    → Keep the loss on the GPU and read it once, after the loop
+      Summing on the GPU queues one small kernel; only the read at the end waits.
+      before:
+        for x in loader:
+            loss = step(x)
+            total += loss.item()
+      after:
+        total = torch.zeros((), device='cuda')
+        for x in loader:
+            total += step(x).detach()
+        print(total.item())
+      Beware: The graph of each step is kept alive without `.detach()`.
+      https://docs.pytorch.org/docs/stable/generated/torch.Tensor.item.html
+    → or: Read it only every 100 steps
+
+ 2. upload train/gpu_bound.py:23: stall 18.6 ms (2.9 % of the window), 40 calls, every step
+    Can go: an upload gives the CPU nothing to read.
+    → Upload from pinned memory, without blocking
+      `pin_memory=True` on the DataLoader and `non_blocking=True` on the copy let the CPU go on.
+      before:
+        loader = DataLoader(data, batch_size=64)
+        x = x.to('cuda')
+      after:
+        loader = DataLoader(data, batch_size=64, pin_memory=True)
+        x = x.to('cuda', non_blocking=True)
+      https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+
+ 5. sum_positive train/gpu_bound.py:34: stall 686 µs (0.11 % of the window), 40 calls, every step
+    Needed for a shape: the result is as long as the mask has ones.
+    Data-dependent shape: also breaks CUDA-graph capture.
+    → Replace the mask by `torch.where`
+      The result keeps its shape, so nothing has to be counted.
+      before:
+        s = x[x > 0].sum()
+      after:
+        s = torch.where(x > 0, x, 0).sum()
+      https://docs.pytorch.org/docs/stable/generated/torch.where.html
+
+ - main gpu_bound.py:69: 1 of 1 wait found nothing to wait for: can go.
+ - read_loss gpu_bound.py:28, clip gpu_bound.py:40: these 3 reads can be 1 (put the values together
+   on the GPU, read once): 60 reads in 20 runs, of which 20 would be left.
+
+Syncs inside NVTX ranges
+ - step *: 200 syncs in 20 of 20 ranges, 190 of them after each thread's first (warm-up)
+ - warm-up: 5 syncs in 1 of 2 ranges, none after each thread's first (warm-up)
+ - sync-free: forward, optimizer
+
+"""
+    )
+
+
+def test_host_bound_time_is_explained() -> None:
+    text = render(render_sample.host_bound())
+    assert (
+        text[text.index("Host-bound\n") : text.index("Coverage")]
+        == """\
+Host-bound
+  What Python did in 142 ms of host-bound time, estimated from 123 samples, 1 per ms:
+    about 65.8 ms  data loading: next_batch w/load.py:12 (57 of 123 samples)
+    about 46.2 ms  data loading: augment w/load.py:31 (40 of 123 samples, in randn
+                   numpy/random/mtrand.py:10)
+    about 30.0 ms  Python: main w/train.py:80 (26 of 123 samples)
+ - CUDA calls in the host-bound time (exact): cudaHostAlloc 31.2 ms over 12 calls, cuModuleLoadData
+   2.00 ms over 1 call.
+ - Hidden wait for the GPU, which no CUDA call shows: block_until_ready at fit w/fit.py:9, about
+   12.0 ms, estimated from 12 samples, 1 per ms.
+
+"""
+    )
+
+
+def test_there_is_no_part_without_something_to_say() -> None:
+    text = render(render_sample.unexplained())
+    for part in ("What to do", "Syncs inside", "Host-bound", "→"):
+        assert part not in text
+    assert "not known, every step; .item() (DtoH copy, pinned" in text
+
+
+def test_several_traces_have_ranges_each() -> None:
+    text = render(render_sample.ranks())
+    assert "Syncs inside NVTX ranges of rank0.sqlite\n" in text
+    assert "Syncs inside NVTX ranges of rank1.sqlite\n" in text
+
+
 def test_a_refused_device_says_why_and_gives_no_idle_figure() -> None:
     text = render(render_sample.refused(), width=150)
     assert text.startswith("GPU idle time not known")
@@ -77,7 +194,7 @@ def test_ranks_are_summed_and_omitted_sites_are_counted() -> None:
 
 
 def test_sites_past_top_are_counted() -> None:
-    text = render(render_sample.gpu_bound(), top=4)
+    text = render(render_sample.gpu_bound(), top=4)  # the fifth is not explained either
     assert "4 of 6 sites shown." in text
     # 685,741 + 0 ns over 40 + 1 calls; 9 + 2 ms blocked
     assert "2 more sites below the table's end: 41 calls, stall 686 µs, blocked 11.0 ms." in text
@@ -202,7 +319,7 @@ def test_long_lists_of_coverage_are_counted() -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-@pytest.mark.parametrize("width", [20, 40, 63, 64, 80, 100, 116, 160])
+@pytest.mark.parametrize("width", [20, 40, 63, 64, 80, 100, 116, 140, 160])
 def test_every_line_fits(sample: object, width: int) -> None:
     text = render(sample(), width=width)  # type: ignore[operator]
     assert max(cell_len(line) for line in text.splitlines()) <= width

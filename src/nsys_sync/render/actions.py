@@ -129,13 +129,13 @@ def how_often(site: Site) -> str | None:
     return f"{count(steps.steps_with_calls)} of {count(steps.steps, 'step')}"
 
 
-def todos(analysis: Analysis, most: int = TODO_SITES) -> list[Todo]:
-    """What to do about the worst `most` sites that cost something and of which more is known than that."""
+def todos(analysis: Analysis, top: int | None = None) -> list[Todo]:
+    """What to do about the worst of the `top` sites that cost something and of which more is known than that."""
     worth = [
         (rank, site)
-        for rank, site in enumerate(analysis.sites, 1)
+        for rank, site in enumerate(analysis.sites[:top], 1)
         if (site.stall is None or site.stall.total_ns) and (site.advice or site.dependency.kind != "unknown")
-    ][:most]
+    ][:TODO_SITES]
     causes, texts = causes_by_id(analysis), {advice.id: advice for advice in analysis.advice}
     groups: dict[tuple[str, tuple[str, ...]], list[tuple[int, Site]]] = {}
     for rank, site in worth:

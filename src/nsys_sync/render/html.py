@@ -28,6 +28,8 @@ PAGE_BYTES = 1_980_000
 DETAIL_BYTES = 250_000
 """Kept for the details of the worst sites, whatever the number of rows."""
 ROWS = 5_000
+RICH_ROWS = 100
+"""Rows, at most, and those that show the source line and the calls too."""
 FRAMES = 64
 """Frames of one stack, and..."""
 RANKS = 16
@@ -48,6 +50,7 @@ def render_html(analysis: Analysis) -> str:
     """The whole page. It stays below 2 MB for 5,000 sites, and says what it left out for that."""
     script = (_TEMPLATES / "report.js").read_text("utf-8")
     omitted = summary.omitted_sentence(analysis)
+    anchors = _Anchors(analysis)
     values = {
         "analysis": analysis,
         "title": ", ".join(text.plain_name(trace.name, 80) for trace in analysis.traces[:3]) or "no trace",
@@ -72,14 +75,14 @@ def render_html(analysis: Analysis) -> str:
             if trace.host_work
         ],
         "host_lines": HOST_LINES,
-        "anchors": _Anchors(analysis),
+        "anchors": anchors,
         "style": Markup((_TEMPLATES / "report.css").read_text("utf-8")),
         "script": Markup(script),
         "script_hash": b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
     page = _environment().get_template("report.html.j2")
     frame = page.render(values, rows=[], native_stacks=[], notes=[])
-    rows, native_stacks, notes = _site_rows(analysis, values["anchors"], PAGE_BYTES - len(frame.encode()))
+    rows, native_stacks, notes = _site_rows(analysis, anchors, PAGE_BYTES - len(frame.encode()))
     return page.render(values, rows=rows, native_stacks=native_stacks, notes=[*notes, omitted] if omitted else notes)
 
 
@@ -121,7 +124,8 @@ def _site_rows(analysis: Analysis, anchors: _Anchors, budget: int) -> tuple[list
     rows: list[Markup] = []
     for rank, site in enumerate(sites, 1):
         name, where = summary.place_parts(site, parents=3 if rank <= 1000 else 1)
-        row = macros.row(rank, site, text.clip(name, 160), text.clip(where, 200), actions.what(site, anchors.causes))
+        what = actions.what(site, anchors.causes)
+        row = macros.row(rank, site, text.clip(name, 160), text.clip(where, 200), what, rank <= RICH_ROWS)
         budget -= _size(row)
         if budget < DETAIL_BYTES:  # names of many bytes: fewer rows then
             budget += _size(row)

@@ -63,11 +63,12 @@ SITES_SCHEMA = pa.schema(
         ("nvtx_range", pa.string()),
     ]
 )
-"""`rank` is 1 for the worst. `apis` are joined by `; `, ids of `advice` by a space, in the order to try them. `dependency`
-is `false` (can go), `true` (needed, `dependency_reason` says for what), `explicit` (asked for) or `unknown`. `source` is
-the line in the user's file. `redundant_calls` of `calls` found nothing to wait for. `stall_window_ratio` is stall_ns / window_ns (the windows of
-all devices shown). `startup_*` is contained in the totals. `steps` is the denominator of the per-step means.
-`exact_stack_calls` of `calls` have an exact Python stack. `nvtx_range` is the range with most calls."""
+"""`rank` is 1 for the worst. `apis` are joined by `; `, ids of `advice` by a space, in the order to try them.
+`dependency` is `false` (can go), `true` (needed, `dependency_reason` says for what), `explicit` (asked for) or
+`unknown`. `source` is the line in the user's file. `redundant_calls` of `calls` found nothing to wait for.
+`stall_window_ratio` is stall_ns / window_ns (the windows of all devices shown). `startup_*` is contained in the totals.
+`steps` is the denominator of the per-step means. `exact_stack_calls` of `calls` have an exact Python stack.
+`nvtx_range` is the range with most calls."""
 
 
 def sites_table(analysis: Analysis) -> pa.Table:

@@ -114,7 +114,7 @@ def _report(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType
         yield Text(folded)
     yield ""
     yield from _sites(analysis, width, top)
-    yield from _what_to_do(analysis)
+    yield from _what_to_do(analysis, max(top, 0))
     for trace in shown_traces(analysis):
         yield from _host_bound(trace, several=len(analysis.traces) > 1)
     for trace in shown_traces(analysis):
@@ -265,9 +265,9 @@ def _why(site: Site, causes: dict[str, CauseText]) -> Text:
     return text
 
 
-def _what_to_do(analysis: Analysis) -> Iterable[RenderableType]:
+def _what_to_do(analysis: Analysis, top: int) -> Iterable[RenderableType]:
     summed = verdicts_sentence(analysis)
-    steps = todos(analysis)
+    steps = todos(analysis, top)
     notes = [*redundant_sentences(analysis.sites, _ACTIONS_SHOWN), *merge_sentences(analysis, _ACTIONS_SHOWN)]
     if summed or steps or notes:
         yield ""
