@@ -75,7 +75,7 @@ def test_what_a_site_does() -> None:
         'copy from pageable memory: .to("cuda")',
         "one number is read: float(t)",
         "tensor is copied to the CPU (likely): .cpu()",
-        "boolean mask as index: x[mask]",
+        "boolean mask as index: x[mask] (data-dependent shape)",
         "explicit synchronize: torch.cuda.synchronize()",
     ]
     assert what(_site(), causes) == ".item() (DtoH copy, pinned, then cudaStreamSynchronize)"

@@ -257,10 +257,10 @@ def test_ranges_and_host_work(browser: Browser, tmp_path: Path) -> None:
     page = opened.page
     rows = page.locator("section:has(#regions) tbody tr").all_inner_texts()
     assert [row.split("\t") for row in rows] == [
-        ["step *", "20", "20 of 20", "200", "190", "read_loss gpu_bound.py:28, clip gpu_bound.py:40"],
-        ["warm-up", "2", "1 of 2", "5", "0", "upload gpu_bound.py:23"],
-        ["forward", "20", "0 of 20", "0", "0", "sync-free"],
-        ["optimizer", "20", "0 of 20", "0", "0", "sync-free"],
+        ["step *", "200", "190", "20 of 20", "read_loss gpu_bound.py:28, clip gpu_bound.py:40"],
+        ["warm-up", "5", "0", "1 of 2", "upload gpu_bound.py:23"],
+        ["forward", "0", "0", "0 of 20", "sync-free"],
+        ["optimizer", "0", "0", "0 of 20", "sync-free"],
     ]
     rest = page.locator("section:has(#rest)")
     assert "estimated from 123 samples, 1 per ms:" in rest.inner_text()

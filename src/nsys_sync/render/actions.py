@@ -103,7 +103,8 @@ def verdicts_sentence(analysis: Analysis) -> str | None:
         sites = [site for site in analysis.sites if site.dependency.kind == kind]
         if sites:
             shares.append(f"{duration(sum_of(sites))} {label} ({count(len(sites), 'site')})")
-    return f"Of {duration(sum_of(analysis.sites))} {measure} in the sites: {', '.join(shares)}."
+    which = "the sites not left out" if analysis.omitted else "the sites"
+    return f"Of {duration(sum_of(analysis.sites))} {measure} in {which}: {', '.join(shares)}."
 
 
 def what(site: Site, causes: dict[str, CauseText]) -> str:
@@ -112,7 +113,8 @@ def what(site: Site, causes: dict[str, CauseText]) -> str:
     if cause is None:
         return plain_name(site.kind.label, 160)
     operation = f": {plain_name(site.kind.operation, 80)}" if site.kind.operation else ""
-    return prose(cause.title, 120) + _certainty(site.cause.certainty) + operation
+    shape = " (data-dependent shape)" if cause.dynamic_shape else ""
+    return prose(cause.title, 120) + _certainty(site.cause.certainty) + operation + shape
 
 
 def how_often(site: Site) -> str | None:

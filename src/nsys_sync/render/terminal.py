@@ -254,15 +254,11 @@ def _where(site: Site, parents: int | None, room: int) -> Text:
 def _why(site: Site, causes: dict[str, CauseText]) -> Text:
     """`can go (likely), every step: one number is read: tensor.item()`."""
     often = how_often(site)
-    text = Text.assemble(
+    return Text.assemble(
         (verdict(site.dependency), _VERDICT_STYLES[site.dependency.kind]),
         f", {often}" if often else "",
         (f"; {what(site, causes)}", "dim"),
     )
-    cause = causes.get(site.cause.id)
-    if cause and cause.dynamic_shape:
-        text.append(" (data-dependent shape)", "magenta")
-    return text
 
 
 def _what_to_do(analysis: Analysis, top: int) -> Iterable[RenderableType]:
@@ -291,8 +287,7 @@ def _what_to_do(analysis: Analysis, top: int) -> Iterable[RenderableType]:
 
 def _todo(todo: Todo) -> Iterable[RenderableType]:
     for rank, site in todo.sites:
-        head = Text.assemble((f"{rank}. ", "dim"), (place(site, 1), "bold"), f": {cost_phrase(site)}")
-        yield Padding(head, (0, 0, 0, 1))
+        yield _hanging(f"{rank}.", Text.assemble((clip(place(site, 1), 160), "bold"), f": {cost_phrase(site)}"))
         yield Padding(Text(verdict_sentence(site), _VERDICT_STYLES[site.dependency.kind]), (0, 0, 0, 4))
     if todo.cause and todo.cause.dynamic_shape:
         yield Padding(Text(DYNAMIC_SHAPE, "magenta"), (0, 0, 0, 4))
@@ -345,8 +340,12 @@ def _indented(text: str) -> Padding:
 
 def _bullets(sentences: Iterable[str]) -> Iterable[RenderableType]:
     for sentence in sentences:
-        grid = Table.grid(padding=(0, 1, 0, 0))
-        grid.add_column(no_wrap=True)
-        grid.add_column(overflow="fold")
-        grid.add_row(Text(" -"), Text(sentence))
-        yield grid
+        yield _hanging("-", Text(sentence))
+
+
+def _hanging(mark: str, text: Text) -> Table:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(f" {mark}"), text)
+    return grid
