@@ -383,7 +383,7 @@ def gpu_bound() -> Analysis:
             kind="x[mask]",
             operation="x[mask]",
             cause=Cause("mask-index", "certain", ("native frame `nonzero_cuda`",)),
-            dependency=Dependency("true", "a shape", "certain", ("the result is as long as the mask has ones",)),
+            dependency=Dependency("true", "dynamic shape", "certain", ("the result is as long as the mask has ones",)),
             advice=("where",),
             source="return x[x > 0].sum()",
         ),

@@ -202,7 +202,7 @@ def test_what_to_do_first(browser: Browser, tmp_path: Path) -> None:
         "can go (likely)",
         "needed: control flow",
         "can go",
-        "needed: a shape",
+        "needed: dynamic shape",
     ]
     text = section.inner_text()
     for expected in (

@@ -68,7 +68,10 @@ def test_the_table_says_where_whether_it_can_go_and_why() -> None:
     assert lines[1] == "#    stall  in start-up  window  calls  blocked  where, whether it can go, and why it waits"
     assert lines[2].endswith("~/work/train/gpu_bound.py:28 read_loss")
     assert lines[3:6] == ["total += loss.item()", "can go (likely), every step; one number is read:", ".item()"]
-    assert lines[19:21] == ["needed: a shape, every step; boolean mask as index:", "x[mask] (data-dependent shape)"]
+    assert lines[19:21] == [
+        "needed: dynamic shape, every step; boolean mask as",
+        "index: x[mask] (data-dependent shape)",
+    ]
     assert lines[21].endswith("~/work/train/gpu_bound.py:69 main")
     assert lines[23] == "asked for, once; explicit synchronize:"
     wide = render(render_sample.gpu_bound(), width=160)
@@ -121,7 +124,7 @@ What to do
       https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
 
  5. sum_positive train/gpu_bound.py:34: stall 686 µs (0.11 % of the window), 40 calls, every step
-    Needed for a shape: the result is as long as the mask has ones.
+    Needed for dynamic shape: the result is as long as the mask has ones.
     Data-dependent shape: also breaks CUDA-graph capture.
     → Replace the mask by `torch.where`
       The result keeps its shape, so nothing has to be counted.

@@ -101,15 +101,19 @@ class _Anchors:
                 self._merges.setdefault(site_id, []).append(merge)
 
     def cause(self, cause_id: str) -> str | None:
+        """Where the explanation of a cause stands; None where there is none."""
         return self._causes.get(cause_id) if cause_id in self.causes else None
 
     def advice(self, ids: Sequence[str]) -> list[tuple[str, Advice]]:
+        """The pieces of advice, each with where it stands."""
         return [self._advice[one] for one in ids[:ADVICE] if one in self._advice]
 
     def ranked(self, site_ids: Sequence[str]) -> list[tuple[int, Site]]:
+        """The first of the sites, each with its rank, which is also where it stands."""
         return [self._ranks[one] for one in site_ids[:REGION_SITES] if one in self._ranks]
 
     def merge_sentences(self, site: Site) -> list[str]:
+        """Which of the site's reads could be one."""
         return [actions.merge_sentence(merge, self._sites) for merge in self._merges.get(site.id, [])[:MERGES]]
 
 
