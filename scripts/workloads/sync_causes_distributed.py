@@ -1,6 +1,6 @@
 """Waits of torch.distributed, in one process: collectives of a world of one, and DDP.
 
-    sync_causes_distributed.py [ROUNDS] [nccl|gloo]
+sync_causes_distributed.py [ROUNDS] [nccl|gloo]
 """
 
 import sys
