@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -321,3 +322,29 @@ def test_unknown_says_what_is_known() -> None:
     found = find_cause(Facts(("cudaStreamSynchronize",), None, None, None, None, (), False))
     assert (found.cause.id, found.cause.certainty) == (UNKNOWN, "open")
     assert found.cause.evidence == ("cudaStreamSynchronize; it has no stack",)
+
+
+def test_another_version_of_the_source_is_not_believed(capture: Capture, tmp_path: Path) -> None:
+    """Every line is one further down: the functions' names still fit, what is written there does not."""
+    text = (WORKLOADS / "sync_heavy.py").read_text("utf-8")
+    (tmp_path / "sync_heavy.py").write_text(text.replace("def ", "def ", 1).replace('"""\n', '"""\n\n', 1), "utf-8")
+    moved = analyze(capture("profiled_sync_heavy.schema-3.7.2"), source_root=tmp_path)
+    assert not any(site.source for site in moved.sites)
+    right = analyze(capture("profiled_sync_heavy.schema-3.7.2"), source_root=WORKLOADS)
+    assert all(site.source for site in right.sites)
+    lines = {site.location.function: site.source.text for site in right.sites if site.source}
+    assert lines["log_loss"] == "return loss.item()"
+
+
+def test_one_line_that_does_not_show_its_call_is_not_shown(capture: Capture, tmp_path: Path) -> None:
+    text = (WORKLOADS / "sync_heavy.py").read_text("utf-8").replace("return x.detach().cpu()", "return x.detach()")
+    (tmp_path / "sync_heavy.py").write_text(text, "utf-8")
+    found = analyze(capture("profiled_sync_heavy.schema-3.7.2"), source_root=tmp_path)
+    without = {site.location.function for site in found.sites if site.source is None}
+    assert without == {"to_cpu"}
+
+
+def test_the_demos_source_is_the_program_of_its_capture(capture: Capture, tmp_path: Path) -> None:
+    (tmp_path / "sync_heavy.py").write_bytes((files("nsys_sync") / "data" / "sync_heavy.py.txt").read_bytes())
+    found = analyze(capture("sync_heavy.schema-3.20.3"), source_root=tmp_path)
+    assert all(site.source for site in found.sites)

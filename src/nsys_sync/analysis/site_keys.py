@@ -14,8 +14,8 @@ from nsys_sync.analysis.causes import Facts, Finding, agreed, find_cause
 from nsys_sync.analysis.intervals import IntArray
 from nsys_sync.analysis.locate import EXACT, NATIVE, NVTX, THREAD
 from nsys_sync.analysis.sites import SiteKey, group_keys
-from nsys_sync.analysis.source import Source
-from nsys_sync.analysis.verdict import FAMILY, explain
+from nsys_sync.analysis.source import Source, SourceUse
+from nsys_sync.analysis.verdict import FAMILY, explain, shows_call
 from nsys_sync.trace.api_names import base_name
 from nsys_sync.trace.schema import COPY_KINDS, MEMORY_KINDS
 from nsys_sync.trace.tables import BoolArray, FrameArray
@@ -66,23 +66,20 @@ def sites_of(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tupl
     line_and_kind, _ = group_keys([column[first] for column in location_and_api])
     findings = list(agreed(findings, line_and_kind, (one.chain_id[first] >= 0).tolist()))
 
-    sources = _sources(one, np.unique(file[first][file[first] >= 0]))
+    uses = _source_uses(one, first, findings, file, function, line)
     files = [one.shown(path) for path in trace.python.files]
     sites: dict[SiteKey, int] = {}
     site_of_group = np.empty(len(first), dtype=np.int64)
-    for code, (row, finding) in enumerate(zip(first.tolist(), findings, strict=True)):
+    for code, (row, finding, use) in enumerate(zip(first.tolist(), findings, uses, strict=True)):
         if place[row] == 0:
             path, name = files[file[row]], trace.python.functions[function[row]]
             label = f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line[row]} {name}"
             location = model.Location(label, name, path, int(line[row]))
-            source = sources.get(int(file[row]))
         else:
-            name, source = "", None
             location = model.Location(
                 _other_label(one, int(how[row]), int(other[row]), native_names, nvtx_names), None, None, None
             )
-        use = source[0].use(name, int(line[row]), FAMILY.get(finding.cause.id, "other")) if source else None
-        verdict = explain(finding, use, source[1] if source else None)
+        verdict = explain(finding, *use)
         key = SiteKey(location, _kind(one, row, bool(folded[row]), finding.operation), verdict.cause.id, verdict)
         site_of_group[code] = sites.setdefault(key, len(sites))
     return how, site_of_group[group], list(sites)
@@ -114,15 +111,35 @@ def _findings(one: Attributed, group: IntArray, first: IntArray, folded: BoolArr
     return findings
 
 
-def _sources(one: Attributed, files: IntArray) -> dict[int, tuple[Source, str]]:
-    """File code → the parsed source and why it is taken for the one that ran."""
-    paths = {one.trace.python.files[code]: int(code) for code in files}
-    result = {}
-    for path, found in one.read_sources(list(paths)).items():
-        parsed = Source.parse(found.text)
-        if parsed is not None:
-            result[paths[path]] = (parsed, found.basis)
-    return result
+def _source_uses(
+    one: Attributed, first: IntArray, findings: Sequence[Finding], file: IntArray, function: IntArray, line: IntArray
+) -> list[tuple[SourceUse | None, str | None]]:
+    """For each group what its source line says, and why that file is taken for the one that ran.
+
+    A file is not believed where most of the lines that must show a certain call do not: it is another version.
+    """
+    python = one.trace.python
+    codes = np.unique(file[first][file[first] >= 0])
+    paths = {python.files[code]: int(code) for code in codes}
+    found = {paths[path]: text for path, text in one.read_sources(list(paths)).items()}
+    parsed = {code: Source.parse(text.text) for code, text in found.items()}
+    uses: list[SourceUse | None] = []
+    told: dict[int, list[bool]] = {}
+    for row, finding in zip(first.tolist(), findings, strict=True):
+        source = parsed.get(int(file[row]))
+        family = FAMILY.get(finding.cause.id, "other")
+        use = source.use(python.functions[function[row]], int(line[row]), family) if source else None
+        if use is not None and one.python.library_frames[row] == 0:
+            shows = shows_call(finding, use)
+            if shows is not None:
+                told.setdefault(int(file[row]), []).append(shows)
+            use = use if shows is not False else None
+        uses.append(use)
+    other_version = {code for code, shown in told.items() if 2 * sum(shown) < len(shown)}
+    return [
+        (use, found[int(file[row])].basis) if use is not None and int(file[row]) not in other_version else (None, None)
+        for row, use in zip(first.tolist(), uses, strict=True)
+    ]
 
 
 def python_stack_hash(one: Attributed, frames: IntArray | None) -> IntArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ FAMILY: Mapping[str, Family] = {
 }
 """What on a source line to look for, by cause."""
 COMPARING_BUILTINS = frozenset({"max", "min", "sorted", "all", "any"})
+WRITTEN_OTHERWISE = frozenset({"bool", "print", "format", "XTensor"})
+"""Calls that Python makes by itself, or names that stand for several."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,16 @@ def explain(finding: Finding, use: SourceUse | None, basis: str | None) -> Verdi
         advice=entry.advice,
         source=model.SourceLine(use.text, basis) if use is not None and basis is not None else None,
     )
+
+
+def shows_call(finding: Finding, use: SourceUse) -> bool | None:
+    """Whether the source line shows the call that the native stack names; None where that cannot be told."""
+    if finding.cause.certainty != "certain" or finding.operation is None or finding.cause.id == "operator-read":
+        return None
+    name = re.search(r"(\w+)\(", finding.operation)
+    if name is None or name.group(1) in WRITTEN_OTHERWISE:
+        return "[" in use.text if re.match(r"tensor\[", finding.operation) else None
+    return re.search(rf"\b{re.escape(name.group(1))}\b", use.text) is not None
 
 
 def _sharpened(cause: model.Cause, use: SourceUse | None) -> model.Cause:
