@@ -102,10 +102,10 @@ class _Block:
 class sync_free(_Block):
     """Inside the block, a line that makes the CPU wait for the GPU raises `SyncError`.
 
-    Seen is what `torch.cuda.set_sync_debug_mode("error")` sees, and the explicit `synchronize` calls, which it does
-    not: of `torch.cuda`, its streams and events, and `torch.accelerator`. Afterwards the earlier mode is back. Blocks
-    nest, with each other and with `allow_sync`; the module's text says what holds for threads. Without PyTorch or
-    CUDA the block does nothing.
+    Seen is what `torch.cuda.set_sync_debug_mode("error")` sees (`synchronize` of streams among it), and the explicit
+    calls that it does not: `synchronize` of `torch.cuda`, its events, and `torch.accelerator`. Afterwards the earlier
+    mode is back. Blocks nest, with each other and with `allow_sync`; the module's text says what holds for threads.
+    Without PyTorch or CUDA the block does nothing.
 
     Raises SyncError from PyTorch's RuntimeError, or alone for an explicit call. Code that catches RuntimeError inside
     the block hides what PyTorch found.
@@ -230,9 +230,8 @@ def _follow_blocks() -> None:
 
 
 def _explicit_calls(torch: Any) -> Iterator[tuple[Any, str, str]]:
-    """What `set_sync_debug_mode` does not see, as owner, attribute, and name for people."""
+    """What `set_sync_debug_mode` of PyTorch 2.11 does not see, as owner, attribute, and name for people."""
     yield torch.cuda, "synchronize", "torch.cuda.synchronize()"
-    yield torch.cuda.Stream, "synchronize", "torch.cuda.Stream.synchronize()"
     yield torch.cuda.Event, "synchronize", "torch.cuda.Event.synchronize()"
     # What the functions call in turn: the program may hold them already (`from torch.cuda import synchronize`).
     native = getattr(torch, "_C", None)

@@ -31,7 +31,7 @@ def synchronize():
 
 class Stream:
     def synchronize(self):
-        _C.waits.append("stream")
+        _synchronizing_operation()
 
     def query(self):
         return True
