@@ -18,8 +18,8 @@ class DeviceTime:
 
     `closing_call[g]` launched the activity that ends gap g, -1 where its launch is not in the trace; `host_late[g]`
     says that the host had queued nothing when the gap began. `overhead` are the profiler's own pauses in processes
-    that use the device. `launch_call` are the distinct calls that launched work here, in the order of Calls;
-    `process_ids` the processes with rows on the device.
+    that use the device. `launches[c]` says that call c launched work here; `process_ids` are the processes with
+    rows on the device.
     """
 
     device_id: int
@@ -30,7 +30,7 @@ class DeviceTime:
     closing_call: IntArray
     host_late: BoolArray
     overhead: Intervals
-    launch_call: IntArray
+    launches: BoolArray
     process_ids: IntArray
 
 
@@ -87,7 +87,7 @@ def _device_time(
         closing_call=closing,
         host_late=host_late,
         overhead=overhead,
-        launch_call=np.flatnonzero(launches),
+        launches=launches,
         process_ids=process_ids,
     )
 
