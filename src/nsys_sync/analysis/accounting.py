@@ -21,7 +21,7 @@ class DeviceAccount:
     """`busy`, `stall`, `host_bound`, `device_side` and `profiler` are disjoint and fill the device's window.
 
     `stall_operation[i]` is charged with stall piece i; `stall_process`, `host_bound_process`: whose launch ended the
-    gap. `idle` is all of the gaps but `profiler`. `unknown` are stretches in which graphs ran that left no GPU row.
+    gap. `unknown` are stretches in which graphs ran that left no GPU row.
     """
 
     time: DeviceTime
@@ -34,7 +34,6 @@ class DeviceAccount:
     device_side: Intervals
     device_side_has_launch: BoolArray
     profiler: Intervals
-    idle: Intervals
     unknown: Intervals
 
 
@@ -72,7 +71,6 @@ def _account(device: DeviceTime, calls: Calls, operations: Operations, unknown: 
         device_side=device_side,
         device_side_has_launch=device.closing_call[not_late][gap] >= 0,
         profiler=intersect(device.gaps, device.overhead)[0],
-        idle=subtract(device.gaps, device.overhead)[0],
         unknown=union(
             np.concatenate([intervals.start for intervals in own_unknown]),
             np.concatenate([intervals.end for intervals in own_unknown]),

@@ -107,8 +107,9 @@ def _idle_figures(one: Attributed) -> tuple[IntArray, IntArray, IntArray, BoolAr
         until = np.minimum(pieces.end, startup_end[account.stall_process[index]])
         np.add.at(startup_stall, owner, np.maximum(until - pieces.start, 0))
         uses = np.isin(calls.processes[operations.process], account.time.process_ids)
-        idle = one.clipped(account.idle)[0]
-        idle_within[uses] += idle.within(operations.start[uses], operations.end[uses])
+        start, end = operations.start[uses], operations.end[uses]
+        gaps, profiler = one.clipped(account.time.gaps)[0], one.clipped(account.profiler)[0]
+        idle_within[uses] += gaps.within(start, end) - profiler.within(start, end)
         if one.refusal(account):
             known &= ~uses
     return stall, startup_stall, idle_within, known
