@@ -15,15 +15,13 @@ import numpy as np
 
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.device_time import DeviceTime
-from nsys_sync.analysis.intervals import IntArray, Intervals, cut, distinct, subtract
+from nsys_sync.analysis.intervals import IntArray, Intervals, blocks, cut, distinct, subtract
 from nsys_sync.analysis.operations import Operations
 from nsys_sync.trace.tables import BoolArray
 
 LAUNCH_QUEUE_DEPTH = 1024
 """Launches that CUDA queues before a launch blocks: the host cannot be further ahead (capture `run_ahead`)."""
 BEFORE_ALL = np.iinfo(np.int64).min
-PIECES_AT_ONCE = 1 << 19
-"""So few that their arrays fit memory used before (new memory is slow), so many that NumPy's overhead is small."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,8 @@ def attribute(device: DeviceTime, calls: Calls, operations: Operations) -> tuple
         launches = _launches(device, calls, code)
         first, payers = _payers(operations, code, launches)
         own = np.flatnonzero(process == code)
-        for begin in range(0, len(own), PIECES_AT_ONCE):
-            chosen = own[begin : begin + PIECES_AT_ONCE]
+        for block in blocks(len(own)):
+            chosen = own[block]
             uncut = Intervals(pieces.start[chosen], pieces.end[chosen])
             launch = closing[chosen]
             charged, unpaid = _charge(uncut, calls.start[launch], calls.thread[launch], launches, payers)
