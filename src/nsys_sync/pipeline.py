@@ -118,6 +118,8 @@ def _attribute(file: SqliteFile, name: str, options: Options) -> Attributed:
         return read_sources(paths, trace.metadata.capture_start_utc, options.source_root)
 
     calls = outermost_calls(trace)
+    # Of millions of rows, only what is still needed: memory that is free again is much faster than new memory.
+    trace = replace(trace, api=trace.api[[]], gpu=trace.gpu.drop(columns="correlation_id"))
     require_process(trace, calls, options.pid)
     operations, is_sync_call = sync_operations(trace, calls)
     accounts = of_device(trace, account(trace, calls, operations, is_sync_call), options.device)

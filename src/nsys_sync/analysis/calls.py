@@ -106,7 +106,7 @@ def outermost_calls(trace: Trace) -> Calls:
         loading_end=end[loading],
         loading_process=process_of_thread[codes[loading]],
         process_of_thread=process_of_thread,
-        api=api,
+        api=api[["name", "correlation_id", "callchain_id"]],
     )
 
 
