@@ -69,22 +69,21 @@ def outermost_calls(trace: Trace) -> Calls:
     outer. GPU work of an inner call (`cuLaunchKernel` in `cudaLaunchKernel`) is the outer call's.
     """
     api = trace.api
-    codes, tids = pd.factorize(api["global_tid"].to_numpy(), sort=True)
-    start = api["start_ns"].to_numpy()
-    end = np.maximum(start, api["end_ns"].to_numpy())
-    no_chain = api["callchain_id"].to_numpy() < 0
+    global_tid, start, end = (api[column].to_numpy() for column in ("global_tid", "start_ns", "end_ns"))
+    unfinished, no_chain = api["unfinished"].to_numpy(), api["callchain_id"].to_numpy() < 0
+    if unfinished.any():
+        end = np.maximum(start, end)
     name = api["name"].to_numpy()
     class_of_name = np.array([classify(name) for name in trace.api_names], dtype=np.int8)
-    may_launch = ~np.isin(class_of_name, NEVER_LAUNCH)
+    tids = np.sort(pd.unique(global_tid))
     processes = np.unique(tids >> 24)
-    process_of_thread = np.searchsorted(processes, tids >> 24)
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         # Beside the sorting below: neither holds the GIL for long.
-        launching_rows = pool.submit(_launching_rows, trace, may_launch, codes, process_of_thread, processes)
-        call_of_row = np.full(len(codes) + 1, -1, dtype=np.int64)  # the last is for GPU rows without a launching row
+        launching_rows = pool.submit(_launching_rows, trace, processes, ~np.isin(class_of_name, NEVER_LAUNCH))
+        call_of_row = np.full(len(api) + 1, -1, dtype=np.int64)  # the last is for GPU rows without a launching row
         rows, calls = [], 0
-        for own in _rows_by_thread(codes, len(tids)):
+        for own in _rows_by_thread(global_tid, tids):
             order = _outer_first(own, start, end, no_chain)
             outermost = _is_outermost(start[order], end[order])
             rows.append(order[outermost])
@@ -95,17 +94,17 @@ def outermost_calls(trace: Trace) -> Calls:
     return Calls(
         start=start[row],
         end=end[row],
-        thread=codes[row],
+        thread=np.repeat(np.arange(len(tids)), [len(own) for own in rows]),
         row=row,
         api_class=class_of_name[name][row],
-        unfinished=api["unfinished"].to_numpy()[row],
+        unfinished=unfinished[row],
         global_tids=tids,
         processes=processes,
         launched_by=call_of_row[launching_rows.result()],
         loading_start=start[loading],
         loading_end=end[loading],
-        loading_process=process_of_thread[codes[loading]],
-        process_of_thread=process_of_thread,
+        loading_process=np.searchsorted(processes, global_tid[loading] >> 24),
+        process_of_thread=np.searchsorted(processes, tids >> 24),
         api=api[["name", "correlation_id", "callchain_id"]],
     )
 
@@ -120,26 +119,29 @@ def require_process(trace: Trace, calls: Calls, pid: int | None) -> None:
         )
 
 
-def _rows_by_thread(codes: IntArray, threads: int) -> list[IntArray]:
+def _rows_by_thread(global_tid: IntArray, tids: IntArray) -> list[IntArray]:
     """The rows of each thread, in the order of the table."""
-    if threads <= FEW_THREADS:
-        return [np.flatnonzero(codes == code) for code in range(threads)]
-    order = np.argsort(codes, kind="stable")
-    return np.split(order, np.searchsorted(codes[order], np.arange(1, threads)))
+    if len(tids) <= FEW_THREADS:
+        return [np.flatnonzero(global_tid == tid) for tid in tids]
+    order = np.argsort(global_tid, kind="stable")
+    return np.split(order, np.searchsorted(global_tid[order], tids[1:]))
 
 
 def _outer_first(own: IntArray, start: IntArray, end: IntArray, no_chain: BoolArray) -> IntArray:
     """One thread's rows by start; of rows that start together the longer first, then one with a callchain."""
-    # Rows come nearly sorted, so a stable sort and a repair of the few ties beat one sort by three keys.
+    # Rows come sorted or nearly so: a stable sort and a repair of the few ties beat one sort by three keys.
     begun = start[own]
-    order = np.argsort(begun, kind="stable")
-    begun, ordered = begun[order], own[order]
+    if (begun[1:] < begun[:-1]).any():
+        order = np.argsort(begun, kind="stable")
+        begun, own = begun[order], own[order]
     tied = begun[1:] == begun[:-1]
-    if tied.any():
-        at = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
-        rows = ordered[at]
-        ordered[at] = rows[np.lexsort((no_chain[rows], -end[rows], start[rows]))]
-    return ordered
+    if not tied.any():
+        return own
+    at = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
+    rows = own[at]
+    result = own.copy()
+    result[at] = rows[np.lexsort((no_chain[rows], -end[rows], start[rows]))]
+    return result
 
 
 def _is_outermost(start: IntArray, end: IntArray) -> BoolArray:
@@ -152,13 +154,11 @@ def _is_outermost(start: IntArray, end: IntArray) -> BoolArray:
     return outermost
 
 
-def _launching_rows(
-    trace: Trace, may_launch: BoolArray, thread: IntArray, process_of_thread: IntArray, processes: IntArray
-) -> IntArray:
-    """For each GPU row the API row that launched it, -1 without one: of those that may, by name, the earliest of the
-    same process and correlation id.
+def _launching_rows(trace: Trace, processes: IntArray, may_launch: BoolArray) -> IntArray:
+    """For each GPU row the API row that launched it, -1 without one: the earliest of its process and correlation id
+    whose name says that it may (`may_launch`, by name).
     """
-    start, name = trace.api["start_ns"].to_numpy(), trace.api["name"].to_numpy()
+    start, global_tid, name = (trace.api[column].to_numpy() for column in ("start_ns", "global_tid", "name"))
     api_id, gpu_id = trace.api["correlation_id"].to_numpy(), trace.gpu["correlation_id"].to_numpy()
     gpu_process = trace.gpu["process"].to_numpy()
     span = int(max(api_id.max(initial=0), gpu_id.max(initial=0))) + 1
@@ -178,7 +178,7 @@ def _launching_rows(
     for own in blocks(len(start)):
         rows = own.start + np.flatnonzero(may_launch[name[own]] & (api_id[own] >= 0))
         rows = rows[np.argsort(start[rows], kind="stable")[::-1]]  # the earliest is written last
-        row_key = process_of_thread[thread[rows]] * span + api_id[rows]
+        row_key = np.searchsorted(processes, global_tid[rows] >> 24) * span + api_id[rows]
         at = np.searchsorted(keys, row_key)
         at[at == len(keys)] = 0
         before = earliest[at]
