@@ -74,13 +74,12 @@ def union_of_sorted(start: IntArray, end: IntArray) -> Intervals:
         return EMPTY
     latest_end = np.maximum.accumulate(end)
     first = np.concatenate(([True], start[1:] > latest_end[:-1]))
-    return Intervals(start[first], latest_end[np.concatenate((np.flatnonzero(first)[1:] - 1, [len(end) - 1]))])
+    return Intervals(start[first], latest_end[np.append(first[1:], True)])
 
 
 def gaps_between(covered: Intervals) -> Intervals:
-    """What lies between the first and the last of `covered` and is not covered."""
-    open_ = covered.start[1:] > covered.end[:-1]
-    return Intervals(covered.end[:-1][open_], covered.start[1:][open_])
+    """What lies between the intervals of a union, of which no two touch."""
+    return Intervals(covered.end[:-1], covered.start[1:])
 
 
 def intersect(a: Intervals, b: Intervals) -> tuple[Intervals, IntArray, IntArray]:
