@@ -14,9 +14,9 @@ from strategies import Plan, dense_plans, lapse_plans, plans, ranges
 from trace_builder import TraceBuilder
 
 import nsys_sync
-from nsys_sync.analysis import intervals
 from nsys_sync.errors import TraceError
 from nsys_sync.model import Analysis
+from nsys_sync.trace import tables
 
 TESTS = Path(__file__).resolve().parent
 FOLDERS = (TESTS.parents[1] / "shared" / "captures", TESTS / "fixtures")
@@ -128,14 +128,14 @@ def test_deep_queues(plan: Plan, tmp_path: Path) -> None:
 @generated
 @given(plan=dense_plans)
 def test_few_rows_at_once(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 2)
     compare(plan.build().write(tmp_path / "trace.sqlite", shuffle=plan.shuffle))
 
 
 @settings(generated, max_examples=25)
 @given(plan=lapse_plans())
 def test_deep_queues_few_rows_at_once(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "ROWS_AT_ONCE", 5)
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 5)
     compare(plan.build().write(tmp_path / "trace.sqlite", shuffle=plan.shuffle))
 
 
@@ -150,7 +150,7 @@ def test_time_ranges(plan: Plan, time_range: tuple[int, int], tmp_path: Path) ->
 def test_real_exports(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = unpack(packed, tmp_path)
     compare(path)
-    monkeypatch.setattr(intervals, "ROWS_AT_ONCE", 100)
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 100)
     compare(path)
     first = min(device.window for device in oracle(path).devices.values())
     compare(path, (first // 3, first // 2))

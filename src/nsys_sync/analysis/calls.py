@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from nsys_sync.analysis.intervals import IntArray, blocks, distinct
+from nsys_sync.analysis.intervals import IntArray, distinct
 from nsys_sync.errors import TraceError
 from nsys_sync.trace.api_names import ApiClass, classify
-from nsys_sync.trace.tables import BoolArray, ClassArray, Trace
+from nsys_sync.trace.tables import BoolArray, ClassArray, Trace, blocks
 
 FEW_THREADS = 8
 PID_MASK = 0xFFFFFF

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from nsys_sync.analysis.calls import Calls
-from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, blocks, gaps_between, union, union_of_sorted
-from nsys_sync.trace.tables import BoolArray, Trace
+from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, gaps_between, union, union_of_sorted
+from nsys_sync.trace.tables import BoolArray, Trace, blocks
 
 
 @dataclass(frozen=True)

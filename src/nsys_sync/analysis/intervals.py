@@ -9,13 +9,6 @@ import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
 NONE: IntArray = np.empty(0, dtype=np.int64)
-ROWS_AT_ONCE = 1 << 19
-"""So few that their arrays fit memory used before (new memory is slow), so many that NumPy's overhead is small."""
-
-
-def blocks(rows: int) -> list[slice]:
-    """Work on millions of rows, cut up so that its temporary arrays are small."""
-    return [slice(begin, min(begin + ROWS_AT_ONCE, rows)) for begin in range(0, rows, ROWS_AT_ONCE)]
 
 
 def distinct(values: IntArray) -> IntArray:

@@ -15,9 +15,9 @@ import numpy as np
 
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.device_time import DeviceTime
-from nsys_sync.analysis.intervals import IntArray, Intervals, blocks, cut, distinct, subtract
+from nsys_sync.analysis.intervals import IntArray, Intervals, cut, distinct, subtract
 from nsys_sync.analysis.operations import Operations
-from nsys_sync.trace.tables import BoolArray
+from nsys_sync.trace.tables import BoolArray, blocks
 
 LAUNCH_QUEUE_DEPTH = 1024
 """Launches that CUDA queues before a launch blocks: the host cannot be further ahead (capture `run_ahead`)."""

@@ -19,7 +19,16 @@ from nsys_sync.trace import python_backtrace as backtrace
 from nsys_sync.trace import schema as s
 from nsys_sync.trace.api_names import ApiClass, classify
 from nsys_sync.trace.sqlite_file import SqliteFile, export_command
-from nsys_sync.trace.tables import NEVER_ENDED, FrameArray, IntArray, Metadata, NativeStacks, PythonEvents, Trace
+from nsys_sync.trace.tables import (
+    NEVER_ENDED,
+    FrameArray,
+    IntArray,
+    Metadata,
+    NativeStacks,
+    PythonEvents,
+    Trace,
+    blocks,
+)
 
 STRINGS_PER_QUERY = 500
 READERS = 2
@@ -145,12 +154,15 @@ def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
         if table in file.tables
     ]
     api = _concat(parts, s.API_COLUMNS)
-    name_codes, name_ids = pd.factorize(api["name_id"].to_numpy())
-    names = _strings(file, name_ids.tolist())
+    code_of: dict[int, int] = {}
+    name = np.empty(len(api), dtype=np.int32)
+    for block in blocks(len(api)):
+        name[block] = _shared_codes(api["name_id"].to_numpy()[block], code_of)
+    names = _strings(file, list(code_of))
     api = api.drop(columns="name_id").assign(
-        name=name_codes.astype(np.int32), unfinished=api["end_ns"].to_numpy() < api["start_ns"].to_numpy()
+        name=name, unfinished=api["end_ns"].to_numpy() < api["start_ns"].to_numpy()
     )
-    return api, tuple(names.get(int(name_id), "unnamed call") for name_id in name_ids)
+    return api, tuple(names.get(name_id, "unnamed call") for name_id in code_of)
 
 
 def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -545,8 +557,10 @@ class _CudaDevices:
 
     def physical(self, process: IntArray, device_id: IntArray) -> IntArray:
         """The GPU id for each row; the device number itself where the export does not say."""
-        process_codes, processes = pd.factorize(process)
-        device_codes, devices = pd.factorize(device_id)
+        changes = (process[1:] != process[:-1]) | (device_id[1:] != device_id[:-1])
+        begins = np.flatnonzero(np.concatenate(([True], changes))[: len(process)])  # of runs of rows of one device
+        process_codes, processes = pd.factorize(process[begins])
+        device_codes, devices = pd.factorize(device_id[begins])
         codes, pairs = pd.factorize(process_codes * max(len(devices), 1) + device_codes)
         mapped = []
         for pair in pairs:
@@ -559,7 +573,9 @@ class _CudaDevices:
             same_name = set(self.gpus.values())
             self.names[gpu] = self.gpus.get(gpu) or (same_name.pop() if len(same_name) == 1 else "")
         same = all(gpu == int(devices[pair % len(devices)]) for pair, gpu in zip(pairs, mapped, strict=True))
-        return device_id if same else np.asarray(mapped, dtype=np.int64)[codes]
+        if same:
+            return device_id
+        return np.repeat(np.asarray(mapped, dtype=np.int64)[codes], np.diff(begins, append=len(process)))
 
     @property
     def ambiguous(self) -> bool:

@@ -19,6 +19,13 @@ FrameArray = npt.NDArray[np.int32]
 NEVER_ENDED = np.iinfo(np.int64).max
 """The end of an NVTX range that was open when the capture ended."""
 BoolArray = npt.NDArray[np.bool_]
+ROWS_AT_ONCE = 1 << 19
+"""So few that their arrays fit memory used before (new memory is slow), so many that NumPy's overhead is small."""
+
+
+def blocks(rows: int) -> list[slice]:
+    """Work on millions of rows, cut up so that its temporary arrays are small."""
+    return [slice(begin, min(begin + ROWS_AT_ONCE, rows)) for begin in range(0, rows, ROWS_AT_ONCE)]
 
 
 @dataclass(frozen=True)
