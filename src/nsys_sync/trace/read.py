@@ -282,11 +282,12 @@ def _domain_names(file: SqliteFile) -> dict[tuple[int, int], str]:
 
 def _read_python(file: SqliteFile) -> PythonEvents:
     if s.OUR_BACKTRACES in file.tables:
-        events = file.arrow(
+        return _python_events(
+            file,
             f'SELECT start AS start_ns, "globalTid" AS global_tid, payload FROM "{s.OUR_BACKTRACES}" '
-            "WHERE typeof(payload) = 'blob' AND typeof(start) = 'integer' AND typeof(\"globalTid\") = 'integer'"
+            "WHERE typeof(payload) = 'blob' AND typeof(start) = 'integer' AND typeof(\"globalTid\") = 'integer'",
+            domains=None,
         )
-        return _python_events(file, events, wrapped=False)
     domains = {key for key, name in _domain_names(file).items() if name == s.PYTHON_DOMAIN}
     if not domains:
         return _no_python_events("no Python backtraces were collected; " + HOW_TO_CAPTURE_STACKS)
@@ -298,19 +299,13 @@ def _read_python(file: SqliteFile) -> PythonEvents:
     if not _layout_is_known(file):
         return _no_python_events("the Python stacks have a layout that this version of nsys-sync does not know")
     ids = ", ".join(str(domain) for domain in sorted({domain for _, domain in domains}))
-    events = file.arrow(
+    return _python_events(
+        file,
         f'SELECT start AS start_ns, "globalTid" AS global_tid, "domainId" AS domain_id, "binaryData" AS payload '
         f'FROM "{s.NVTX}" WHERE "eventType" = {s.NVTX_MARK} AND "domainId" IN ({ids}) '
-        "AND typeof(\"binaryData\") = 'blob' AND typeof(start) = 'integer' AND typeof(\"globalTid\") = 'integer'"
+        "AND typeof(\"binaryData\") = 'blob' AND typeof(start) = 'integer' AND typeof(\"globalTid\") = 'integer'",
+        domains,
     )
-    if not events.num_rows:
-        return _no_python_events("the export has no Python stacks; export the report again with --include-blobs=true")
-    process = process_of(events.column("global_tid").to_numpy())
-    domain_id = events.column("domain_id").to_numpy()
-    ours = np.zeros(len(process), dtype=bool)
-    for own_process, own_domain in domains:
-        ours |= (process == own_process) & (domain_id == own_domain)
-    return _python_events(file, events.filter(pa.array(ours)), wrapped=True)
 
 
 def _layout_is_known(file: SqliteFile) -> bool:
@@ -333,32 +328,38 @@ def _layout_is_known(file: SqliteFile) -> bool:
     )
 
 
-def _python_events(file: SqliteFile, events: pa.Table, *, wrapped: bool) -> PythonEvents:
-    payload = events.column("payload")
-    if not len(payload):
-        return _no_python_events("the export has no Python stacks")
-    if not (pa.types.is_binary(payload.type) or pa.types.is_large_binary(payload.type)):
-        return _no_python_events("the Python stacks have a layout that this version of nsys-sync does not know")
+def _python_events(file: SqliteFile, query: str, domains: set[tuple[int, int]] | None) -> PythonEvents:
+    """`domains` are the (process, domain id) of the events to keep, whose payloads are wrapped. None: keep all."""
     function_codes: dict[int, int] = {}
     file_codes: dict[int, int] = {}
     parts: dict[str, list[npt.NDArray[Any]]] = {
-        name: [] for name in ("row", "sample", "count", "function", "file", "line")
+        name: [] for name in ("start", "tid", "sample", "count", "function", "file", "line")
     }
-    begin = 0
-    for chunk in payload.chunks:
-        decoded = backtrace.decode(chunk, wrapped=wrapped)
-        parts["row"].append(decoded.row + begin)
-        parts["sample"].append(decoded.is_sample)
-        parts["count"].append(decoded.count)
-        parts["function"].append(_shared_codes(decoded.frame_function_id, function_codes))
-        parts["file"].append(_shared_codes(decoded.frame_file_id, file_codes))
-        parts["line"].append(decoded.frame_line.astype(np.int32))
-        begin += len(chunk)
-    row, sample, count, function, python_file, line = (np.concatenate(arrays) for arrays in parts.values())
+    with file.reader(query) as reader:
+        for batch in reader:  # Payloads are the bulk of a trace: no more of them at once than one batch.
+            if domains is not None:
+                batch = _of_domains(batch, domains)
+            if not batch.num_rows:
+                continue
+            payload = batch.column("payload")
+            if not (pa.types.is_binary(payload.type) or pa.types.is_large_binary(payload.type)):
+                return _no_python_events("the Python stacks have a layout that this version of nsys-sync does not know")
+            decoded = backtrace.decode(payload, wrapped=domains is not None)
+            parts["start"].append(batch.column("start_ns").to_numpy()[decoded.row])
+            parts["tid"].append(batch.column("global_tid").to_numpy()[decoded.row])
+            parts["sample"].append(decoded.is_sample)
+            parts["count"].append(decoded.count)
+            parts["function"].append(_shared_codes(decoded.frame_function_id, function_codes))
+            parts["file"].append(_shared_codes(decoded.frame_file_id, file_codes))
+            parts["line"].append(decoded.frame_line.astype(np.int32))
+    if not parts["count"]:
+        again = "; export the report again with --include-blobs=true" if domains is not None else ""
+        return _no_python_events("the export has no Python stacks" + again)
+    start, tid, sample, count, function, python_file, line = (np.concatenate(arrays) for arrays in parts.values())
     names = _strings(file, sorted({*function_codes, *file_codes}))
     return PythonEvents(
-        start_ns=events.column("start_ns").to_numpy()[row],
-        global_tid=events.column("global_tid").to_numpy()[row],
+        start_ns=start,
+        global_tid=tid,
         is_sample=sample,
         first=np.cumsum(count) - count,
         count=count,
@@ -369,6 +370,15 @@ def _python_events(file: SqliteFile, events: pa.Table, *, wrapped: bool) -> Pyth
         files=tuple(html.unescape(names.get(i, "[unknown file]")) for i in file_codes),
         refused=None,
     )
+
+
+def _of_domains(events: pa.RecordBatch, domains: set[tuple[int, int]]) -> pa.RecordBatch:
+    process = process_of(events.column("global_tid").to_numpy())
+    domain_id = events.column("domain_id").to_numpy()
+    ours = np.zeros(len(process), dtype=bool)
+    for own_process, own_domain in domains:
+        ours |= (process == own_process) & (domain_id == own_domain)
+    return events.filter(pa.array(ours))
 
 
 def _shared_codes(ids: IntArray, code_of: dict[int, int]) -> FrameArray:
