@@ -61,6 +61,11 @@ def read_trace(file: SqliteFile, native_needles: Iterable[str]) -> Trace:
     gpu, copies = gpu_rows.result()
     python = python_events.result()
     metadata = _read_metadata(file)
+    if not len(api):
+        raise TraceError(
+            f"{file.path}: has GPU activity, but of CUDA API calls only queries, so nothing can be said about "
+            "synchronization. Capture again with nsys profile --trace=cuda,nvtx …"
+        )
     if not len(gpu):
         raise TraceError(
             f"{file.path}: has CUDA calls but no GPU activity (kernels, copies, memsets), so GPU idle time is not "
