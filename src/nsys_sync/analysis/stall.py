@@ -35,10 +35,10 @@ class Charges:
 
 @dataclass(frozen=True)
 class HostBound:
-    """Idle time of host-late gaps that no operation has credit for; `process` launched the work that ended the gap."""
+    """Idle time of host-late gaps that no operation has credit for; `thread` launched the work that ended the gap."""
 
     intervals: Intervals
-    process: IntArray
+    thread: IntArray
 
 
 def attribute(device: DeviceTime, calls: Calls, operations: Operations) -> tuple[Charges, HostBound]:
@@ -60,7 +60,7 @@ def attribute(device: DeviceTime, calls: Calls, operations: Operations) -> tuple
             launch = closing[chosen]
             charged, unpaid = _charge(uncut, calls.start[launch], calls.thread[launch], launches, payers)
             charges.append(Charges(charged.operation + first, charged.start, charged.end))
-            host_bound.append(HostBound(unpaid, np.full(len(unpaid), code)))
+            host_bound.append(unpaid)
     start = _joined([one.intervals.start for one in host_bound])
     order = np.argsort(start, kind="stable")
     end = _joined([one.intervals.end for one in host_bound])
@@ -70,7 +70,7 @@ def attribute(device: DeviceTime, calls: Calls, operations: Operations) -> tuple
             _joined([one.start for one in charges]),
             _joined([one.end for one in charges]),
         ),
-        HostBound(Intervals(start[order], end[order]), _joined([one.process for one in host_bound])[order]),
+        HostBound(Intervals(start[order], end[order]), _joined([one.thread for one in host_bound])[order]),
     )
 
 
@@ -136,7 +136,7 @@ def _payers(operations: Operations, process: int, launches: _Launches) -> tuple[
 
 def _charge(
     uncut: Intervals, launch_start: IntArray, launch_thread: IntArray, launches: _Launches, payers: _Payers
-) -> tuple[Charges, Intervals]:
+) -> tuple[Charges, HostBound]:
     """Charges pieces of gaps, each with the call that launched the work after it. Returns also what is left unpaid."""
     pieces, index = cut(uncut, payers.start)
     pointer = np.searchsorted(payers.start, pieces.start, side="right") - 1
@@ -151,7 +151,7 @@ def _charge(
 
 def _walk_down(
     pieces: Intervals, pointer: IntArray, eligibility: _Eligibility, credit: IntArray
-) -> tuple[Charges, Intervals]:
+) -> tuple[Charges, HostBound]:
     """`pointer` is the newest operation begun by a piece's start, -1 without one. Takes what is charged from `credit`,
     and returns the charges and what is left of the pieces not paid in full.
     """
@@ -191,7 +191,7 @@ def _walk_down(
         searching = np.flatnonzero(credit[pointer] == 0)
     rest = np.sort(_joined(unpaid))
     charges = Charges(_joined(charged_operation), _joined(charged_start), _joined(charged_end))
-    return charges, Intervals(start[rest], end[rest])
+    return charges, HostBound(Intervals(start[rest], end[rest]), eligibility.launch_thread[rest])
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,16 @@ class Metadata:
     capture: Mapping[str, str]
     private_names: Mapping[str, str]
 
+    @property
+    def python_sampling_period_ns(self) -> int | None:
+        """How far apart the capture was asked to take Python samples; None where it does not say."""
+        rates = {
+            value
+            for key, value in self.capture.items()
+            if key.endswith("PYTHON_BACKTRACE_SAMPLING_OPTIONS:SAMPLING_RATE") and value.isdecimal() and int(value)
+        }
+        return 1_000_000_000 // int(rates.pop()) if len(rates) == 1 else None
+
 
 @dataclass(frozen=True)
 class PythonEvents:
