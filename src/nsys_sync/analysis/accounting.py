@@ -20,8 +20,8 @@ from nsys_sync.trace.tables import BoolArray, Trace
 class DeviceAccount:
     """`busy`, `stall`, `host_bound`, `device_side` and `profiler` are disjoint and fill the device's window.
 
-    `stall_operation[i]` is charged with stall piece i; `stall_process`, `host_bound_process`, `host_bound_thread`: whose
-    launch ended the gap. `unknown` are stretches in which graphs ran that left no GPU row.
+    `stall_operation[i]` is charged with stall piece i; `stall_process`, `host_bound_process` and `host_bound_thread`:
+    whose launch ended the gap. `unknown` are stretches in which graphs ran that left no GPU row.
     """
 
     time: DeviceTime
