@@ -26,7 +26,8 @@ def redundant_operations(one: Attributed) -> tuple[BoolArray, BoolArray]:
     """For each operation of the trace whether it is a redundant wait, and whether that can be told at all.
 
     Redundant: an explicit wait without a copy; on every device that the process used, nothing ran from its start to
-    its end, and the work that ran next was launched after it began. Cannot be told where a device of the process has
+    its end, and the work that ran next was launched after it began. Before a device's first activity nothing is
+    claimed: work from before the capture is not on record. Cannot be told where a device of the process has
     no idle figure or is not among those chosen, and where the process has no GPU work on record or lets its streams
     wait for the host.
     """
@@ -71,8 +72,6 @@ def _nothing_to_wait_for(account: DeviceAccount, calls: Calls, start: IntArray, 
     in_gap = np.flatnonzero((gap >= 0) & (start < time.gaps.end[gap])) if len(time.gaps) else NONE
     closing = time.closing_call[gap[in_gap]]
     next_launch[in_gap] = np.where(closing >= 0, calls.start[closing], QUEUED)
-    if len(time.launch_call):
-        next_launch[start < time.window_start] = calls.start[time.launch_call].min()
     next_launch[start >= time.window_end] = NEVER
     idle = account.busy.within(start, end) == 0
     return np.asarray(idle & (next_launch > start))
