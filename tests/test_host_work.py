@@ -170,6 +170,16 @@ def test_a_thread_without_python_is_explained_by_the_only_python_thread(tmp_path
     assert explain(b, tmp_path).samples == 1
 
 
+def test_a_thread_without_python_is_not_explained_by_several(tmp_path: Path) -> None:
+    b = sampled()
+    p = b.process(100)
+    late_work(p, tid=105)
+    for at in (12, 13):
+        p.thread(100).python_stack(at * MS, [LOAD, MAIN], "sample")
+        p.thread(100).python_stack(at * MS, [("helper", "/home/me/train.py", 40)], "sample")
+    assert "several Python threads" in (explain(b, tmp_path).not_sampled or "")
+
+
 def test_why_nothing_was_sampled(tmp_path: Path) -> None:
     b = TraceBuilder()
     late_work(b.process(100))

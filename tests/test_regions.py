@@ -62,10 +62,10 @@ def test_operations_are_counted_where_they_begin(tmp_path: Path) -> None:
 
 def test_a_range_in_another_of_its_name_counts_with_the_outer_one(tmp_path: Path) -> None:
     b, thread = program()
-    for start, end in ((0, 20), (2, 8), (3, 5), (30, 40), (30, 40), (35, 40)):
+    for start, end in ((0, 20), (2, 8), (3, 5), (30, 40), (30, 40), (35, 40), (40, 40)):  # the last holds nothing
         thread.nvtx("block", start, end)
     waits(thread, 4, 10, 36)
-    assert figures(regions_of(b.write(tmp_path / "trace.sqlite"))) == [("block", 2, 3, 1, 2)]
+    assert figures(regions_of(b.write(tmp_path / "trace.sqlite"))) == [("block", 3, 3, 1, 2)]
 
 
 def test_threads_without_ranges_count_with_those_of_their_process(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def _nothing_to_wait_for(account: DeviceAccount, calls: Calls, start: IntArray, 
     time = account.time
     next_launch = np.full(len(start), QUEUED)
     gap = np.searchsorted(time.gaps.start, start, side="right") - 1
-    in_gap = np.flatnonzero((gap >= 0) & (start < time.gaps.end[gap])) if len(time.gaps) else NONE
+    in_gap = np.flatnonzero(gap >= 0)  # where something runs at the start, `idle` says no
     closing = time.closing_call[gap[in_gap]]
     next_launch[in_gap] = np.where(closing >= 0, calls.start[closing], QUEUED)
     next_launch[start >= time.window_end] = NEVER
