@@ -348,3 +348,27 @@ def test_the_demos_source_is_the_program_of_its_capture(capture: Capture, tmp_pa
     (tmp_path / "sync_heavy.py").write_bytes((files("nsys_sync") / "data" / "sync_heavy.py.txt").read_bytes())
     found = analyze(capture("sync_heavy.schema-3.20.3"), source_root=tmp_path)
     assert all(site.source for site in found.sites)
+
+
+def test_what_else_is_said_of_sync_heavy(capture: Capture) -> None:
+    """Three reads on one line, two waits for nothing at the end of each step, and the CPU making its batches."""
+    found = analysis(capture("profiled_sync_heavy.schema-3.7.2"))
+    sites = {site.location.function: site for site in found.sites}
+    merge = found.merges[0]
+    assert (merge.sites, merge.runs, merge.reads) == ((sites["metrics"].id,), 10, 30)
+    assert sites["event_sync"].redundant_calls == sites["event_sync"].calls == 10
+    assert sites["log_loss"].redundant_calls is None
+    regions = {region.name: region for region in found.traces[0].regions}
+    assert (regions["step *"].ranges, regions["step *"].ranges_with_operations) == (10, 10)
+    work = found.traces[0].host_work
+    assert work is not None and work.lines[0].location.function == "load_batch_pageable"
+
+
+def test_waits_of_jax_are_found_by_samples(capture: Capture) -> None:
+    """No CUDA call waits; the source line tells the array's own method, which has no frame."""
+    found = analysis(capture("jax_waits.schema-3.7.2"))
+    assert not found.sites
+    work = found.traces[0].host_work
+    assert work is not None
+    waits = {(one.location.function, one.wait): one.samples for one in work.hidden_waits}
+    assert set(waits) == {("wait", "JAX: block_until_ready()"), ("read", "JAX: float(array)")}

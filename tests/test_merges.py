@@ -156,7 +156,7 @@ def test_runs_as_a_slow_reading_finds_them(plan: Plan, seed: int, share: float, 
 def test_the_metrics_of_sync_heavy_could_be_one_read(capture: Capture, schema: str) -> None:
     one = attributed(capture(f"sync_heavy.schema-{schema}"))
     shown = trace_operations(one)
-    ids = [location.label for location, _ in shown.site_keys]
+    ids = [key.location.label for key in shown.site_keys]
     runs = merge_runs(one.calls, one.operations, one.operations.copy_kind == 2)
     found = merges([runs], [shown.site], ids)
     assert found[0] == Merge(("sync_heavy.py:58 metrics",), 20, 60)

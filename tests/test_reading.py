@@ -123,6 +123,8 @@ def facts(analysis: Analysis) -> dict[str, Any]:
         for key in ("nsys_version", "schema_version", "capture_start_utc", "name"):
             trace.pop(key)
         trace["coverage"].pop("not_captured")
+        if trace["host_work"]:
+            trace["host_work"].pop("sampling_period_ns")
     for site in found["sites"]:
         for share in (*site["processes"], *site["threads"], *site["examples"], *site["ranks"]):
             share.pop("trace")

@@ -136,7 +136,7 @@ def test_the_last_waits_of_each_step_of_sync_heavy(capture: Capture, schema: str
     mask, known = redundant_operations(one)
     shown = trace_operations(one)
     assert known.all()
-    functions = Counter(shown.site_keys[site][0].function for site in shown.site[mask])
+    functions = Counter(shown.site_keys[site].location.function for site in shown.site[mask])
     assert functions == {"event_sync": 20, "explicit_sync": 20, "main": 1}
 
 

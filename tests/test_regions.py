@@ -26,7 +26,7 @@ from nsys_sync.model import Region
 def regions_of(path: Path, options: Options | None = None) -> tuple[Region, ...]:
     one = attributed(path, options)
     shown = trace_operations(one)
-    ids = [f"{location.label}: {kind.label}" for location, kind in shown.site_keys]
+    ids = [f"{key.location.label}: {key.kind.label}" for key in shown.site_keys]
     return regions(one, shown, shown.site, ids)
 
 

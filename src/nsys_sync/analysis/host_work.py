@@ -28,7 +28,7 @@ from nsys_sync.trace.api_names import base_name
 from nsys_sync.trace.tables import BoolArray
 
 if TYPE_CHECKING:
-    from nsys_sync.analysis.summary import Attributed
+    from nsys_sync.analysis.attributed import Attributed
 
 LISTED_LINES = 20
 LISTED_CALLS_RATIO = 0.01

@@ -16,6 +16,8 @@ from nsys_sync.trace.api_names import ApiClass
 from nsys_sync.trace.tables import BoolArray
 
 LISTED = 20
+READS = frozenset({"scalar-read", "tolist", "to-cpu", "numpy", "cupy-read"})
+"""Causes that bring data to the CPU and could bring more at once."""
 
 
 @dataclass(frozen=True)

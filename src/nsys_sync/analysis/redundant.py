@@ -15,7 +15,7 @@ from nsys_sync.trace.api_names import ApiClass, base_name
 from nsys_sync.trace.tables import BoolArray
 
 if TYPE_CHECKING:
-    from nsys_sync.analysis.summary import Attributed
+    from nsys_sync.analysis.attributed import Attributed
 
 HOST_WORK_IN_STREAM = re.compile(r"(cuda|cu)(LaunchHostFunc|StreamAddCallback|StreamWaitValue)")
 QUEUED, NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -61,8 +61,9 @@ def _with_host_work_in_streams(one: Attributed) -> IntArray:
     names = [code for code, name in enumerate(one.trace.api_names) if HOST_WORK_IN_STREAM.match(base_name(name))]
     if not names:
         return NONE
-    api = one.trace.api
-    return pd.unique(api["global_tid"].to_numpy()[np.isin(api["name"].to_numpy(), names)] >> 24)
+    calls = one.calls
+    call = np.flatnonzero(np.isin(calls.name_of(np.arange(len(calls))), names))
+    return np.asarray(calls.processes[np.unique(calls.process_of(call))])
 
 
 def _nothing_to_wait_for(account: DeviceAccount, calls: Calls, start: IntArray, end: IntArray) -> BoolArray:

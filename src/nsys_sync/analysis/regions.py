@@ -17,7 +17,7 @@ from nsys_sync.analysis.sites import TraceOperations
 from nsys_sync.trace.tables import NEVER_ENDED, BoolArray
 
 if TYPE_CHECKING:
-    from nsys_sync.analysis.summary import Attributed
+    from nsys_sync.analysis.attributed import Attributed
 
 LISTED = 40
 LISTED_BY_TIME = 20
