@@ -372,3 +372,23 @@ def test_waits_of_jax_are_found_by_samples(capture: Capture) -> None:
     assert work is not None
     waits = {(one.location.function, one.wait): one.samples for one in work.hidden_waits}
     assert set(waits) == {("wait", "JAX: block_until_ready()"), ("read", "JAX: float(array)")}
+
+
+def test_what_a_function_returns_is_followed_to_its_callers(capture: Capture, tmp_path: Path) -> None:
+    """train_step of sync_heavy.py drops what log_loss, to_cpu and metrics return."""
+    program = (WORKLOADS / "sync_heavy.py").read_text("utf-8")
+
+    def of(function: str, changed: str) -> model.Dependency:
+        (tmp_path / "sync_heavy.py").write_text(changed, "utf-8")
+        found = analyze(capture("profiled_sync_heavy.schema-3.7.2"), source_root=tmp_path)
+        return next(site.dependency for site in found.sites if site.location.function == function)
+
+    dropped = of("log_loss", program)
+    assert (dropped.kind, dropped.certainty, dropped.reason) == ("false", "likely", "the value is never used")
+    assert dropped.evidence == ("on line 23 it is returned; line 80 does nothing with it",)
+    assert of("metrics", program).kind == "false"
+    assert of("log_loss", program.replace("    log_loss(loss)", "    print(log_loss(loss))")).kind == "false"
+    assert of("log_loss", program.replace("    log_loss(loss)", "    if log_loss(loss) > 1: pass")).kind == "true"
+    assert of("log_loss", program.replace("    log_loss(loss)", "    keep(log_loss(loss))")).kind == "unknown"
+    # The line where the trace has the call calls something else: another version.
+    assert of("log_loss", program.replace("    log_loss(loss)", "    log_loss2(loss)")).kind == "unknown"

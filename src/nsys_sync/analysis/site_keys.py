@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -15,12 +16,15 @@ from nsys_sync.analysis.intervals import IntArray
 from nsys_sync.analysis.locate import EXACT, NATIVE, NVTX, THREAD
 from nsys_sync.analysis.sites import SiteKey, group_keys
 from nsys_sync.analysis.source import Source, SourceUse
+from nsys_sync.analysis.source_rules import RETURNED
 from nsys_sync.analysis.verdict import FAMILY, explain, shows_call
 from nsys_sync.trace.api_names import base_name
 from nsys_sync.trace.schema import COPY_KINDS, MEMORY_KINDS
 from nsys_sync.trace.tables import BoolArray, FrameArray
 
 LONGEST_LABEL = 120
+CALLERS_FOLLOWED, CALLERS_READ = 4, 16
+"""How many callers up a returned value is followed, and how many different ones at most."""
 STACKS_READ = 5_000
 """Groups of operations whose native stack is read whole; of more, those with most operations."""
 LIBRARY_FRAMES = 40
@@ -66,7 +70,7 @@ def sites_of(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tupl
     line_and_kind, _ = group_keys([column[first] for column in location_and_api])
     findings = list(agreed(findings, line_and_kind, (one.chain_id[first] >= 0).tolist()))
 
-    uses = _source_uses(one, first, findings, file, function, line)
+    uses = _source_uses(one, first, findings, _Frames(file, function, line), group)
     files = [one.shown(path) for path in trace.python.files]
     sites: dict[SiteKey, int] = {}
     site_of_group = np.empty(len(first), dtype=np.int64)
@@ -111,35 +115,102 @@ def _findings(one: Attributed, group: IntArray, first: IntArray, folded: BoolArr
     return findings
 
 
+@dataclass(frozen=True)
+class _Frames:
+    """One Python frame an operation, as codes; -1 without."""
+
+    file: IntArray
+    function: IntArray
+    line: IntArray
+
+
 def _source_uses(
-    one: Attributed, first: IntArray, findings: Sequence[Finding], file: IntArray, function: IntArray, line: IntArray
+    one: Attributed, first: IntArray, findings: Sequence[Finding], place: _Frames, group: IntArray
 ) -> list[tuple[SourceUse | None, str | None]]:
     """For each group what its source line says, and why that file is taken for the one that ran.
 
     A file is not believed where most of the lines that must show a certain call do not: it is another version.
     """
-    python = one.trace.python
-    codes = np.unique(file[first][file[first] >= 0])
-    paths = {python.files[code]: int(code) for code in codes}
-    found = {paths[path]: text for path, text in one.read_sources(list(paths)).items()}
-    parsed = {code: Source.parse(text.text) for code, text in found.items()}
+    sources = _Sources(one)
     uses: list[SourceUse | None] = []
     told: dict[int, list[bool]] = {}
     for row, finding in zip(first.tolist(), findings, strict=True):
-        source = parsed.get(int(file[row]))
+        file = int(place.file[row])
+        source = sources.of(file)
         family = FAMILY.get(finding.cause.id, "other")
-        use = source.use(python.functions[function[row]], int(line[row]), family) if source else None
+        name = one.trace.python.functions[place.function[row]]
+        use = source.use(name, int(place.line[row]), family) if source else None
         if use is not None and one.python.library_frames[row] == 0:
             shows = shows_call(finding, use)
             if shows is not None:
-                told.setdefault(int(file[row]), []).append(shows)
+                told.setdefault(file, []).append(shows)
             use = use if shows is not False else None
         uses.append(use)
-    other_version = {code for code, shown in told.items() if 2 * sum(shown) < len(shown)}
-    return [
-        (use, found[int(file[row])].basis) if use is not None and int(file[row]) not in other_version else (None, None)
-        for row, use in zip(first.tolist(), uses, strict=True)
-    ]
+    sources.disbelieve({code for code, shown in told.items() if 2 * sum(shown) < len(shown)})
+    rows = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
+    result = []
+    for row, own, use in zip(first.tolist(), rows, uses, strict=True):
+        basis = sources.basis(int(place.file[row]))
+        if use is None or basis is None:
+            result.append((None, None))
+            continue
+        result.append((_in_callers(one, sources, own, use), basis))
+    return result
+
+
+def _in_callers(one: Attributed, sources: _Sources, rows: IntArray, use: SourceUse) -> SourceUse:
+    """What becomes of a value that is returned, if all callers do the same with it."""
+    python, frame = one.trace.python, one.python.frame[rows]
+    end = python.first[one.python.event[rows]] + python.count[one.python.event[rows]]
+    result = use
+    for level in range(1, CALLERS_FOLLOWED + 1):
+        if result.dependency is not None or result.reason != RETURNED or (frame + level >= end).any():
+            return result if result.dependency is not None else use
+        calls = {
+            (int(python.frame_file[at]), int(python.frame_function[at]), int(python.frame_line[at]), callee)
+            for at, callee in zip(
+                (frame + level).tolist(), python.frame_function[frame + level - 1].tolist(), strict=True
+            )
+        }
+        found = [
+            source.use_of_result(python.functions[function], line, python.functions[callee]) if source else None
+            for file, function, line, callee in calls
+            for source in [sources.of(file)]
+        ]
+        decided = {(one.dependency, one.reason == RETURNED) for one in found if one is not None}
+        if len(calls) > CALLERS_READ or None in found or len(decided) != 1 or not found[0]:
+            return use
+        caller = found[0]
+        evidence = "; ".join(part for part in (result.evidence, caller.evidence) if part)
+        result = replace(use, dependency=caller.dependency, reason=caller.reason, certainty="likely", evidence=evidence)
+    return result if result.dependency is not None else use
+
+
+class _Sources:
+    """The user's files, read and parsed when they are first asked for."""
+
+    def __init__(self, one: Attributed) -> None:
+        self._one = one
+        self._parsed: dict[int, tuple[Source, str] | None] = {-1: None}
+
+    def of(self, file: int) -> Source | None:
+        entry = self._entry(file)
+        return entry[0] if entry else None
+
+    def basis(self, file: int) -> str | None:
+        entry = self._entry(file)
+        return entry[1] if entry else None
+
+    def disbelieve(self, files: set[int]) -> None:
+        self._parsed.update(dict.fromkeys(files))
+
+    def _entry(self, file: int) -> tuple[Source, str] | None:
+        if file not in self._parsed:
+            path = self._one.trace.python.files[file]
+            found = self._one.read_sources([path]).get(path)
+            source = Source.parse(found.text) if found else None
+            self._parsed[file] = (source, found.basis) if found and source else None
+        return self._parsed[file]
 
 
 def python_stack_hash(one: Attributed, frames: IntArray | None) -> IntArray:

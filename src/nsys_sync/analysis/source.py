@@ -195,7 +195,22 @@ class Source:
         if not here:
             return None
         found = self._narrowed(list(self._fits(nodes, family)), line)
-        text = self._text(statements, line)
+        return self._use(found, self._text(statements, line))
+
+    def use_of_result(self, function: str, line: int, callee: str) -> SourceUse | None:
+        """What `function` does on `line` with what a call of `callee` there returns; None if there is no such call."""
+        statements = self._statements.get(line, [])
+        calls = [
+            _Fit(node, f"{callee}()")
+            for statement in statements
+            for node in (statement, *header_nodes(statement))
+            if node in self._places and self._may_run(node, function)
+            if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] == callee
+        ]
+        found = self._narrowed(calls, line)
+        return self._use(found, self._text(statements, line)) if found else None
+
+    def _use(self, found: list[_Fit], text: str) -> SourceUse:
         contexts = [fit.context or self._context(fit.node, set()) for fit in found]
         operations = {fit.operation for fit in found}
         throughs = {fit.through for fit in found}
