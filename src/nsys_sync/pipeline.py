@@ -16,7 +16,7 @@ from nsys_sync.analysis.attributed import Attributed
 from nsys_sync.analysis.calls import outermost_calls, require_process
 from nsys_sync.analysis.causes import NEEDLES, stack_kinds
 from nsys_sync.analysis.locate import locate_in_python, native_chains, without_python
-from nsys_sync.analysis.merges import READS, merge_runs, merges
+from nsys_sync.analysis.merges import READS, merge_runs, merges, read_together_first
 from nsys_sync.analysis.operations import sync_operations
 from nsys_sync.analysis.operations_table import operations_table
 from nsys_sync.analysis.options import Options, TimeRange
@@ -93,7 +93,8 @@ def analyze(
             for one, shown, codes in zip(attributed, operations, ranked.site_of_operation, strict=True)
         ]
         sites, frames, native_frames = with_stacks(ranked, operations, attributed)
-    kept, omitted = limited(sites, options.top, options.min_stall_ns)
+    merged = _merges(attributed, operations, ranked)
+    kept, omitted = limited(read_together_first(sites, merged), options.top, options.min_stall_ns)
     return model.Analysis(
         schema_version=model.SCHEMA_VERSION,
         tool_version=__version__,
@@ -105,7 +106,7 @@ def analyze(
         omitted=omitted,
         causes=tuple(entry.text for id, entry in CAUSES.items() if id in {site.cause.id for site in kept}),
         advice=tuple(one for id, one in ADVICE.items() if id in {tried for site in kept for tried in site.advice}),
-        merges=_merges(attributed, operations, ranked),
+        merges=merged,
         frames=frames,
         native_frames=native_frames,
         operations=operations_table(operations, ranked),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from nsys_sync import model
+from nsys_sync.analysis.advice import FIRST_IF_SHOWN, FIRST_IF_UNUSED, READ_TOGETHER
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.intervals import IntArray
 from nsys_sync.analysis.operations import Operations
@@ -84,3 +85,16 @@ def merges(
         ids = tuple(site_ids[number] for number in site[entries].tolist())
         result.append(model.Merge(ids, int(run_count[code]), int(read_count[code])))
     return tuple(result)
+
+
+def read_together_first(sites: Sequence[model.Site], found: Sequence[model.Merge]) -> tuple[model.Site, ...]:
+    """The sites, those of a merge with the advice to read together before any other that does not remove the read."""
+    in_merge = {site for merge in found for site in merge.sites}
+    return tuple(
+        replace(site, advice=tuple(sorted(site.advice, key=_after_removing))) if site.id in in_merge else site
+        for site in sites
+    )
+
+
+def _after_removing(advice: str) -> int:
+    return 0 if advice in FIRST_IF_UNUSED + FIRST_IF_SHOWN else 1 if advice in READ_TOGETHER else 2

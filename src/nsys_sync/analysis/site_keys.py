@@ -148,7 +148,7 @@ def _source_uses(
         uses.append(use)
     sources.disbelieve({code for code, shown in told.items() if 2 * sum(shown) < len(shown)})
     rows = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
-    result = []
+    result: list[tuple[SourceUse | None, str | None]] = []
     for row, own, use in zip(first.tolist(), rows, uses, strict=True):
         basis = sources.basis(int(place.file[row]))
         if use is None or basis is None:

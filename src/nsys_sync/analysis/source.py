@@ -28,6 +28,7 @@ from nsys_sync.analysis.source_rules import (
     LOOPS,
     METADATA_METHODS,
     NAMING_CALLS,
+    NEVER_USED,
     NUMBER_CALLS,
     OPEN_ENDS,
     PASSES_ON,
@@ -132,7 +133,7 @@ def _open(reason: str = "the source does not tell", evidence: str = "") -> _Cont
     return _Context(None, reason, "open", evidence)
 
 
-CARRIED_ALONG = _Context("false", "the value is never used", "likely", "")
+CARRIED_ALONG = _Context("false", NEVER_USED, "likely", "")
 """Back at an assignment that was followed already: no use beyond those found there."""
 
 
@@ -570,7 +571,7 @@ class Source:
             if isinstance(parent, ast.NamedExpr) and field == "value":
                 after = self._follow(parent.target.id, parent, followed)
                 around = self._context(parent, followed)
-                return around if after.reason == "the value is never used" else _combine([after, around])
+                return around if after.reason == NEVER_USED else _combine([after, around])
             if isinstance(parent, ast.AugAssign) and field == "value":
                 if isinstance(node, (ast.List, ast.Tuple, ast.ListComp)):
                     return _open("kept in a list", f"line {line} adds it to a list")
@@ -580,7 +581,7 @@ class Source:
             if isinstance(parent, ast.Raise) or (isinstance(parent, ast.Assert) and field == "msg"):
                 return _shown(line, "an error message")
             if isinstance(parent, ast.Expr) and not is_called:
-                return _Context("false", "the value is never used", "likely", f"line {line} does nothing with it")
+                return _Context("false", NEVER_USED, "likely", f"line {line} does nothing with it")
             return _open()
 
     @staticmethod
@@ -669,7 +670,7 @@ class Source:
         if not loads:
             if isinstance(scope, ast.Module) or all_loads:
                 return _open("stored", kept)
-            return _Context("false", "the value is never used", "likely", f"{kept}, which is never used")
+            return _Context("false", NEVER_USED, "likely", f"{kept}, which is never used")
         context = _combine([self._load_context(load, followed) for load in loads])
         certainty: Certainty = "likely" if context.kind else "open"
         evidence = f"{kept}, and {context.evidence}" if context.evidence else kept

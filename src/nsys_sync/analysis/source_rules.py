@@ -86,6 +86,7 @@ POSITIONS = {
     (ast.DictComp, "key"): "key",
 }
 RETURNED = "returned"
+NEVER_USED = "the value is never used"
 OPEN_ENDS = {
     (ast.Return, "value"): RETURNED,
     (ast.Lambda, "body"): "returned by a lambda",

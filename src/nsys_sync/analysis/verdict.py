@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nsys_sync import model
-from nsys_sync.analysis.advice import CAUSES
+from nsys_sync.analysis.advice import CAUSES, FIRST_IF_SHOWN, FIRST_IF_UNUSED
 from nsys_sync.analysis.causes import Finding
 from nsys_sync.analysis.source import Family, SourceUse
+from nsys_sync.analysis.source_rules import NEVER_USED
 
 FAMILY: Mapping[str, Family] = {
     "scalar-read": "scalar",
@@ -42,14 +43,17 @@ def explain(finding: Finding, use: SourceUse | None, basis: str | None) -> Verdi
     cause = _sharpened(finding.cause, use)
     entry = CAUSES[cause.id]
     kind, reason, certainty, evidence = entry.dependency, entry.reason, cause.certainty, cause.evidence
+    advice = entry.advice
     if kind == "unknown":
         certainty, evidence = "open", ()
     if use is not None and use.dependency is not None and kind in ("unknown", "true"):
+        if use.dependency == "false":
+            advice = (*(FIRST_IF_UNUSED if use.reason == NEVER_USED else FIRST_IF_SHOWN), *advice)
         kind, reason, certainty, evidence = use.dependency, use.reason, use.certainty, (use.evidence,)
     return Verdict(
         cause=cause,
         dependency=model.Dependency(kind, reason, certainty, evidence),
-        advice=entry.advice,
+        advice=tuple(dict.fromkeys(advice)),
         source=model.SourceLine(use.text, basis) if use is not None and basis is not None else None,
     )
 
