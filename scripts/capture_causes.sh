@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Captures the workloads with one function for each cause (scripts/workloads/sync_causes*.py, jax_waits.py), and proves
+# Captures the workloads with one function for each cause (scripts/workloads/sync_causes*.py, jax_waits.py) and
+# those of the diff and the notebook, and proves
 # the advice: no wait is left after it. On a machine with a GPU, in about six minutes:
 #
 #   capture_causes.sh NSYS OUT
@@ -43,6 +44,7 @@ capture sync_causes_distributed workloads/sync_causes_distributed.py 4 nccl
 capture jax_waits workloads/jax_waits.py
 capture moved_before workloads/moved_before.py
 capture moved_after workloads/moved_after.py
+for mode in healthy print fixed; do capture "one_$mode" workloads/one_print.py $mode; done
 
 echo "== advice, run"
 "${clean[@]}" timeout 200 python3 -u check_advice_on_gpu.py > "$out/advice.log" 2>&1 || failed=1
