@@ -1,6 +1,6 @@
 """A slow GPU operation and a quick piece of bookkeeping, and what one harmless print of a GPU tensor does to them.
 
-    one_print.py healthy|print|fixed [STEPS]
+one_print.py healthy|print|fixed [STEPS]
 """
 
 import sys

@@ -282,9 +282,13 @@ class HostLine:
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """Host-bound time inside one kind of CUDA call (`cudaHostAlloc`, module loading), exact."""
+    """Host-bound time inside one kind of CUDA call (`cudaHostAlloc`, module loading), exact.
+
+    `cause` names the `CauseText` of a call that is slow for a known reason, else None.
+    """
 
     api: str
+    cause: str | None
     calls: int
     total_ns: int
 

@@ -70,7 +70,11 @@ def render_html(analysis: Analysis) -> str:
         "action_notes": [*actions.redundant_sentences(analysis.sites), *actions.merge_sentences(analysis)],
         "regions": [(trace, _most_syncs(trace)) for trace in summary.shown_traces(analysis) if trace.regions],
         "host_work": [
-            (trace, trace.host_work, *actions.host_work_sentences(trace.host_work))
+            (
+                trace,
+                trace.host_work,
+                *actions.host_work_sentences(trace.host_work, causes=actions.causes_by_id(analysis)),
+            )
             for trace in summary.shown_traces(analysis)
             if trace.host_work
         ],

@@ -55,7 +55,7 @@ from nsys_sync.render.summary import (
 from nsys_sync.render.text import clip, count, duration, plain_name, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -116,7 +116,7 @@ def _report(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType
     yield from _sites(analysis, width, top)
     yield from _what_to_do(analysis, max(top, 0))
     for trace in shown_traces(analysis):
-        yield from _host_bound(trace, several=len(analysis.traces) > 1)
+        yield from _host_bound(trace, causes_by_id(analysis), several=len(analysis.traces) > 1)
     for trace in shown_traces(analysis):
         yield ""
         name = f" of {plain_name(trace.name)}" if len(analysis.traces) > 1 else ""
@@ -309,11 +309,11 @@ def _advice(advice: Advice) -> Iterable[RenderableType]:
     yield Padding(Text(plain_name(advice.link), "dim"), (0, 0, 0, 6))
 
 
-def _host_bound(trace: TraceReport, *, several: bool) -> Iterable[RenderableType]:
+def _host_bound(trace: TraceReport, causes: Mapping[str, CauseText], *, several: bool) -> Iterable[RenderableType]:
     if trace.host_work is None:
         return
     work = trace.host_work
-    intro, rest = host_work_sentences(work, _ACTIONS_SHOWN)
+    intro, rest = host_work_sentences(work, _ACTIONS_SHOWN, causes)
     if intro or rest:
         yield ""
         yield Text(f"Host-bound{f' in {plain_name(trace.name)}' if several else ''}", style="bold")
