@@ -39,7 +39,8 @@ def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     return path
 
 
-SAMPLES = ("gpu_bound", "host_bound", "unexplained", "refused", "ranks", "started", "one_process", "nothing", "hostile")
+SAMPLES = ("gpu_bound", "host_bound", "unexplained", "refused", "ranks", "nothing", "hostile")
+"""Those whose devices' parts add up, as those of every real analysis do."""
 
 
 @pytest.mark.parametrize("name", SAMPLES)
