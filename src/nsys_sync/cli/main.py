@@ -11,7 +11,7 @@ from typing import Annotated, cast
 import typer
 
 from nsys_sync import __version__
-from nsys_sync.cli import demo, doctor, export, profile, report
+from nsys_sync.cli import demo, diff, doctor, export, profile, report
 from nsys_sync.errors import NsysSyncError
 
 CommandLineError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -29,6 +29,7 @@ app = typer.Typer(
 PROGRAM_OPTIONS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
 app.command("profile", cls=profile.EndsAtProgram, context_settings=PROGRAM_OPTIONS)(profile.profile)
 app.command("report")(report.report)
+app.command("diff")(diff.diff)
 app.command("export")(export.export)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)

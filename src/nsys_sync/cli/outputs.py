@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -24,8 +24,17 @@ WIDTH_WITHOUT_TERMINAL = 100
 SITES_IN_TERMINAL = 20
 
 
-class Format(str, Enum):
-    """Values of `--format`."""
+class OutputFormat(str, Enum):
+    """What the formats of the commands have in common; the values are those of `--format`."""
+
+    @property
+    def ending(self) -> str:
+        """Of the file's name."""
+        return {"terminal": ".txt", "markdown": ".md"}.get(self.value, f".{self.value}")
+
+
+class Format(OutputFormat):
+    """Of a report."""
 
     terminal = "terminal"
     html = "html"
@@ -48,29 +57,40 @@ FormatsOption = Annotated[
 class Output:
     """One report to make. `path` None is standard output; `new_folder` says that its folder is to be made."""
 
-    format: Format
+    format: OutputFormat
     path: Path | None
     new_folder: bool = False
 
 
 def plan(
-    formats: Sequence[Format], output: str | None, stem: str, inputs: Sequence[Path], *, per_operation: bool
+    formats: Sequence[OutputFormat],
+    output: str | None,
+    stem: str,
+    inputs: Sequence[Path],
+    *,
+    per_operation: bool = False,
+    offered: type[OutputFormat] = Format,
+    kind: str = "sync",
 ) -> list[Output]:
-    """Which reports go where. Raises UsageError for a combination that makes no sense."""
+    """Which reports go where; `offered` are the command's formats, `kind` is in the names of files it chooses.
+
+    Raises UsageError for a combination that makes no sense.
+    """
+    terminal, html = offered("terminal"), offered("html")
     chosen = list(dict.fromkeys(formats))
     to_file = Path(output) if output not in (None, "-") else None
     is_folder = to_file is not None and (to_file.is_dir() or str(output).endswith(os.sep))
     if not chosen:
-        by_suffix = Format.html
+        by_suffix = html
         if to_file is not None and not is_folder:
-            known = {f".{one.value}": one for one in Format if one is not Format.terminal}
+            known = {one.ending: one for one in offered if one is not terminal}
             if to_file.suffix not in known:
                 raise UsageError(
                     f"-o {output}: no format has this ending. Use one of {', '.join(known)}, or give --format"
                 )
             by_suffix = known[to_file.suffix]
-        chosen = [Format.terminal] if output == "-" else [Format.terminal, by_suffix]
-    files = [one for one in chosen if one is not Format.terminal]
+        chosen = [terminal] if output == "-" else [terminal, by_suffix]
+    files = [one for one in chosen if one is not terminal]
     if per_operation and not {Format.csv, Format.parquet} & set(files):
         raise UsageError("--operations needs --format csv or --format parquet: only they can hold a row an operation")
     if output == "":
@@ -84,8 +104,8 @@ def plan(
     planned = []
     for one in chosen:
         part = ".operations" if per_operation and one in (Format.csv, Format.parquet) else ""
-        name = f"{stem}.sync{part}.{'txt' if one is Format.terminal else one.value}"
-        if one is Format.terminal and (files or to_file is None):
+        name = f"{stem}.{kind}{part}{one.ending}"
+        if one is terminal and (files or to_file is None):
             path = None
         elif to_file is None:
             path = Path(name)
@@ -98,8 +118,12 @@ def plan(
 
 
 def write(analysis: Analysis, outputs: Sequence[Output], *, top: int | None, per_operation: bool) -> None:
-    """Makes every report before it writes the first file. Raises OutputError, leaving no half-written file."""
-    made = [(one, _rendered(analysis, one, top, per_operation)) for one in outputs]
+    """Makes and writes every report, as `write_made`."""
+    write_made([(one, _rendered(analysis, one, top, per_operation)) for one in outputs])
+
+
+def write_made(made: Sequence[tuple[Output, bytes]]) -> None:
+    """Writes reports, all of which are made. Raises OutputError, leaving no half-written file."""
     for one, content in made:
         if one.path is not None:
             _replace(one.path, content, new_folder=one.new_folder)
@@ -116,14 +140,10 @@ def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation
     if output.format is Format.terminal:
         from nsys_sync.render.terminal import render_terminal
 
-        to_terminal = output.path is None and sys.stdout is not None and sys.stdout.isatty()
-        width = (
-            shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns if to_terminal else WIDTH_WITHOUT_TERMINAL
+        return for_terminal(
+            output,
+            lambda width, color: render_terminal(analysis, width=width, color=color, top=top or SITES_IN_TERMINAL),
         )
-        color = to_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-        text = render_terminal(analysis, width=width, color=color, top=top or SITES_IN_TERMINAL)
-        encoding = (sys.stdout.encoding or "utf-8") if output.path is None and sys.stdout is not None else "utf-8"
-        return text.encode(encoding, "replace")
     if output.format is Format.html:
         from nsys_sync.render.html import render_html
 
@@ -136,6 +156,15 @@ def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation
 
     table = analysis.operations if per_operation else sites_table(analysis)
     return to_csv_bytes(table) if output.format is Format.csv else to_parquet_bytes(table)
+
+
+def for_terminal(output: Output, render: Callable[[int, bool], str]) -> bytes:
+    """What `render` makes of the width, and of whether colours are wanted, as bytes for where the output goes."""
+    to_terminal = output.path is None and sys.stdout is not None and sys.stdout.isatty()
+    width = shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns if to_terminal else WIDTH_WITHOUT_TERMINAL
+    color = to_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    encoding = (sys.stdout.encoding or "utf-8") if output.path is None and sys.stdout is not None else "utf-8"
+    return render(width, color).encode(encoding, "replace")
 
 
 def _print(content: bytes) -> None:

@@ -43,12 +43,12 @@ MERGES = 2
 """Of these, at most, each region or site names some."""
 _LONGEST = 1_200
 """Characters of any one text: sentences and messages are shorter, and names have bounds of their own."""
-_TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render_html(analysis: Analysis) -> str:
     """The whole page. It stays below 2 MB for 5,000 sites, and says what it left out for that."""
-    script = (_TEMPLATES / "report.js").read_text("utf-8")
+    script = (TEMPLATES / "report.js").read_text("utf-8")
     omitted = summary.omitted_sentence(analysis)
     anchors = _Anchors(analysis)
     values = {
@@ -80,11 +80,11 @@ def render_html(analysis: Analysis) -> str:
         ],
         "host_lines": HOST_LINES,
         "anchors": anchors,
-        "style": Markup((_TEMPLATES / "report.css").read_text("utf-8")),
+        "style": Markup((TEMPLATES / "report.css").read_text("utf-8")),
         "script": Markup(script),
         "script_hash": b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
-    page = _environment().get_template("report.html.j2")
+    page = environment().get_template("report.html.j2")
     frame = page.render(values, rows=[], native_stacks=[], notes=[])
     rows, native_stacks, notes = _site_rows(analysis, anchors, PAGE_BYTES - len(frame.encode()))
     return page.render(values, rows=rows, native_stacks=native_stacks, notes=[*notes, omitted] if omitted else notes)
@@ -127,7 +127,7 @@ def _most_syncs(trace: TraceReport) -> list[Region]:
 
 def _site_rows(analysis: Analysis, anchors: _Anchors, budget: int) -> tuple[list[Markup], list[Markup], list[str]]:
     """Table rows with details while the budget lasts, the native stacks they point to, and what was left out."""
-    macros: Any = _environment().get_template("site.html.j2").module
+    macros: Any = environment().get_template("site.html.j2").module
     sites = analysis.sites[:ROWS]
     rows: list[Markup] = []
     for rank, site in enumerate(sites, 1):
@@ -217,17 +217,18 @@ def _finalize(value: Any) -> Any:
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+def environment() -> Environment:
+    """Jinja with the package's templates and filters; all text is made plain and escaped."""
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["dynamic_shape"] = actions.DYNAMIC_SHAPE
-    environment.filters.update(
+    made.globals["dynamic_shape"] = actions.DYNAMIC_SHAPE
+    made.filters.update(
         cause_title=lambda cause: actions.prose(cause.title, 120),
         code_lines=actions.code_lines,
         cost_phrase=actions.cost_phrase,
@@ -255,4 +256,4 @@ def _environment() -> Environment:
         trace_title=summary.trace_title,
         trusted_svg=Markup,
     )
-    return environment
+    return made

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from nsys_sync.model import Advice, Analysis, CauseText, Device, Site, TraceReport
     from nsys_sync.render.actions import Todo
 
-_STYLES = {
+STYLES = {
     "busy": "blue",
     "stall": "bold red",
     "host-bound": "yellow",
@@ -81,6 +81,11 @@ _STARTUP_WIDTH = len("in start-up") + 2
 def render_terminal(analysis: Analysis, *, width: int, color: bool, top: int) -> str:
     """The report in `width` columns, at most `top` sites; the first line is the answer."""
     width = max(width, 20)
+    return printed(_report(analysis, width, top), width=width, color=color)
+
+
+def printed(parts: Iterable[RenderableType], *, width: int, color: bool) -> str:
+    """What rich makes of the parts in `width` columns, without blanks at line ends."""
     out = io.StringIO()
     # The environment is kept out (NO_COLOR, COLUMNS, TERM): the caller has decided.
     console = Console(
@@ -95,7 +100,7 @@ def render_terminal(analysis: Analysis, *, width: int, color: bool, top: int) ->
         emoji=False,
         _environ={},
     )
-    for part in _report(analysis, width, top):
+    for part in parts:
         console.print(part)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
@@ -121,7 +126,7 @@ def _report(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType
         yield ""
         name = f" of {plain_name(trace.name)}" if len(analysis.traces) > 1 else ""
         yield Text(f"Coverage{name}", style="bold")
-        yield from _bullets(coverage_sentences(trace.coverage))
+        yield from bullets(coverage_sentences(trace.coverage))
     folded = folded_coverage_sentence(analysis)
     if folded:
         yield ""
@@ -131,9 +136,9 @@ def _report(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType
 def _trace(trace: TraceReport, devices: Sequence[Device], width: int) -> Iterable[RenderableType]:
     yield Text(trace_title(trace), style="bold")
     if not trace.devices:
-        yield _indented("No GPU work on record.")
+        yield indented("No GPU work on record.")
     for device in devices:
-        yield _indented(f"{device_title(device)}: window {duration(device.window_ns)}")
+        yield indented(f"{device_title(device)}: window {duration(device.window_ns)}")
         if device.refused:
             yield Padding(
                 Text(f"idle time not known: {plain_name(device.refused, MESSAGE_LENGTH)}", style="yellow"),
@@ -147,9 +152,9 @@ def _trace(trace: TraceReport, devices: Sequence[Device], width: int) -> Iterabl
         if gaps:
             yield Padding(Text(gaps, style="dim"), (0, 0, 0, 4))
     if trace.steps:
-        yield _indented(steps_sentence(trace.steps))
+        yield indented(steps_sentence(trace.steps))
     for sentence in startup_sentences(trace):
-        yield _indented(sentence)
+        yield indented(sentence)
 
 
 def _window(device: Device, width: int) -> Table:
@@ -159,10 +164,10 @@ def _window(device: Device, width: int) -> Table:
     table.add_column(overflow="fold")
     bar_width = min(24, width - 66)
     for part in device_parts(device):
-        cells = [Text(duration(part.ns)), Text(ratio(part.ns, device.window_ns)), Text(part.label, _STYLES[part.key])]
+        cells = [Text(duration(part.ns)), Text(ratio(part.ns, device.window_ns)), Text(part.label, STYLES[part.key])]
         if bar_width >= 10:
             filled = round(bar_width * (part.ns or 0) / device.window_ns) if device.window_ns else 0
-            cells.append(Text("█" * filled, _STYLES[part.key]))
+            cells.append(Text("█" * filled, STYLES[part.key]))
         table.add_row(*cells)
     return table
 
@@ -209,7 +214,7 @@ def _table(sites: Sequence[Site], causes: dict[str, CauseText], width: int, star
         stall = site.stall.total_ns if site.stall else None
         cells = [
             Text(str(rank)),
-            Text(duration(stall), style=_STYLES["stall"] if stall else ""),
+            Text(duration(stall), style=STYLES["stall"] if stall else ""),
             *([Text(duration(site.startup_stall_ns), style="dim")] if startup_width else []),
             Text(ratio(site.stall_ratio)),
             Text(count(site.calls)),
@@ -228,7 +233,7 @@ def _list(sites: Sequence[Site], causes: dict[str, CauseText], width: int) -> Ta
     for rank, site in enumerate(sites, 1):
         stall = duration(site.stall.total_ns if site.stall else None)
         startup = f", {duration(site.startup_stall_ns)} of it in start-up" if site.startup_stall_ns else ""
-        text = Text(f"stall {stall} ({ratio(site.stall_ratio)}){startup}\n", _STYLES["stall"] if site.stall else "")
+        text = Text(f"stall {stall} ({ratio(site.stall_ratio)}){startup}\n", STYLES["stall"] if site.stall else "")
         rest = Text(f"\n{count(site.calls, 'call')}, blocked {duration(site.blocked.total_ns)}\n")
         table.add_row(Text(f"{rank}."), Text.assemble(text, _where(site, parents, width), rest, _why(site, causes)))
     return table
@@ -269,25 +274,25 @@ def _what_to_do(analysis: Analysis, top: int) -> Iterable[RenderableType]:
         yield ""
         yield Text("What to do", style="bold")
     if summed:
-        yield _indented(summed)
+        yield indented(summed)
     for todo in steps:
         yield ""
         yield from _todo(todo)
     if notes:
         yield ""
-    yield from _bullets(notes)
+    yield from bullets(notes)
     for trace in shown_traces(analysis):
         regions = region_sentences(trace.regions, _ACTIONS_SHOWN)
         if regions:
             yield ""
             name = f" of {plain_name(trace.name)}" if len(analysis.traces) > 1 else ""
             yield Text(f"Syncs inside NVTX ranges{name}", style="bold")
-            yield from _bullets(regions)
+            yield from bullets(regions)
 
 
 def _todo(todo: Todo) -> Iterable[RenderableType]:
     for rank, site in todo.sites:
-        yield _hanging(f"{rank}.", Text.assemble((clip(place(site, 1), 160), "bold"), f": {cost_phrase(site)}"))
+        yield hanging(f"{rank}.", Text.assemble((clip(place(site, 1), 160), "bold"), f": {cost_phrase(site)}"))
         yield Padding(Text(verdict_sentence(site), _VERDICT_STYLES[site.dependency.kind]), (0, 0, 0, 4))
     if todo.cause and todo.cause.dynamic_shape:
         yield Padding(Text(DYNAMIC_SHAPE, "magenta"), (0, 0, 0, 4))
@@ -318,7 +323,7 @@ def _host_bound(trace: TraceReport, causes: Mapping[str, CauseText], *, several:
         yield ""
         yield Text(f"Host-bound{f' in {plain_name(trace.name)}' if several else ''}", style="bold")
     if intro:
-        yield _indented(intro)
+        yield indented(intro)
     lines = work.lines[:_ACTIONS_SHOWN]
     if lines:
         table = Table.grid(padding=(0, 2, 0, 0))
@@ -326,24 +331,27 @@ def _host_bound(trace: TraceReport, causes: Mapping[str, CauseText], *, several:
         table.add_column(overflow="fold")
         for line in lines:
             table.add_row(
-                Text(f"about {duration(line.estimate_ns)}", _STYLES["host-bound"]), Text(host_line(line, work))
+                Text(f"about {duration(line.estimate_ns)}", STYLES["host-bound"]), Text(host_line(line, work))
             )
         yield Padding(table, (0, 0, 0, 4))
     if len(work.lines) > len(lines):
-        yield _indented(f"{count(len(work.lines) - len(lines), 'more line')}, in the JSON report.")
-    yield from _bullets(rest)
+        yield indented(f"{count(len(work.lines) - len(lines), 'more line')}, in the JSON report.")
+    yield from bullets(rest)
 
 
-def _indented(text: str) -> Padding:
+def indented(text: str) -> Padding:
+    """A paragraph two columns in."""
     return Padding(Text(text), (0, 0, 0, 2))
 
 
-def _bullets(sentences: Iterable[str]) -> Iterable[RenderableType]:
+def bullets(sentences: Iterable[str]) -> Iterable[RenderableType]:
+    """A list, one item a sentence."""
     for sentence in sentences:
-        yield _hanging("-", Text(sentence))
+        yield hanging("-", Text(sentence))
 
 
-def _hanging(mark: str, text: Text) -> Table:
+def hanging(mark: str, text: Text) -> Table:
+    """A text beside its mark."""
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
