@@ -57,7 +57,8 @@ def render_diff_html(comparison: Comparison, *, top: int | None = None) -> str:
     budget = PAGE_BYTES - len(page.render(values, rows=[], more=0).encode())
     rows: list[Markup] = []
     for pair in comparison.pairs[:top]:
-        row = place_row(pair, words, titles, words.stall_cells(pair), words.calls_cells(pair))
+        stall = words.stall_cells(pair) if words.basis(comparison) else None
+        row = place_row(pair, words, titles, stall, words.calls_cells(pair))
         budget -= len(row.encode())
         if budget < 0:
             break

@@ -29,7 +29,7 @@ def render_diff_markdown(comparison: Comparison, *, top: int | None = None) -> s
     lines: list[str] = []
     budget = LARGEST_BYTES - len(head.encode()) - 400
     for pair in comparison.pairs[: PLACES_SHOWN if top is None else top]:
-        line = _place_row(pair, titles)
+        line = _place_row(pair, titles, figures=words.basis(comparison) is not None)
         budget -= len(line.encode()) + 1
         if budget < 0:
             break
@@ -65,13 +65,15 @@ def _head(comparison: Comparison) -> Iterable[str]:
     yield f"Sync places: {words.places_sentence(comparison.pairs)}{f' (figures {basis})' if basis else ''}"
     if comparison.pairs:
         yield ""
-        yield "| | stall before | after | calls | where | why it waits | match |"
-        yield "|---|---:|---:|---:|---|---|---|"
+        figures = ("stall before | after | calls | ", "---:|---:|---:|") if basis else ("", "")
+        yield f"| | {figures[0]}where | why it waits | match |"
+        yield f"|---|{figures[1]}---|---|---|"
 
 
-def _place_row(pair: Pair, titles: dict[str, str]) -> str:
+def _place_row(pair: Pair, titles: dict[str, str], *, figures: bool) -> str:
     old, new, _ = words.stall_cells(pair)
     calls = " → ".join(dict.fromkeys(words.calls_cells(pair)))
+    numbers = f"{old} | {new} | {calls} | " if figures else ""
     where = code(words.place_text(pair), 2 * _CELL)
     moved = words.what_moved(pair)
     if moved:
@@ -80,7 +82,7 @@ def _place_row(pair: Pair, titles: dict[str, str]) -> str:
         where += f"<br>{code(line, _CELL)}"
     strong = f"**{pair.status}**" if pair.status in ("worse", "new") else pair.status
     why = escape_cell(words.cause_text(pair, titles), _CELL)
-    return f"| {strong} | {old} | {new} | {calls} | {where} | {why} | {escape_cell(words.match_text(pair), _CELL)} |"
+    return f"| {strong} | {numbers}{where} | {why} | {escape_cell(words.match_text(pair), _CELL)} |"
 
 
 def _table(title: str, rows: Sequence[Row]) -> Iterable[str]:
