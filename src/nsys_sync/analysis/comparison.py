@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import median
 from typing import TypeVar
@@ -91,7 +91,7 @@ def compare(before: model.Analysis, after: model.Analysis) -> model.Comparison:
         notes=tuple(_notes(before, after, matched=bool(matches))),
         total_before=_total(before, idle) if totals else None,
         total_after=_total(after, idle) if totals else None,
-        devices=_devices(before, after) if totals else (),
+        devices=_devices(before, after, idle) if totals else (),
         step_before=_step_figures(before, idle) if per_step else None,
         step_after=_step_figures(after, idle) if per_step else None,
         pairs=tuple(sorted(pairs, key=_order)),
@@ -122,14 +122,16 @@ def _callers(analysis: model.Analysis, site: model.Site) -> tuple[str, ...]:
 class _Evidence:
     """One round of matching: places with equal keys (None: takes no part) are the same.
 
-    `ordered`: several places of one function are paired by the order of their lines. Otherwise a key must leave no
-    choice: all its places of a run lie in one function.
+    `in_order`: several places of one function are paired by the order of their lines. Otherwise a key must leave no
+    choice: all its places of a run lie in one function. `renamed`: the file must be the same, or the one that the
+    earlier rounds found it renamed to, and the function is another.
     """
 
     text: str
     certainty: model.Certainty
     key: Callable[[_Place], Hashable | None]
     in_order: bool = False
+    renamed: bool = False
 
 
 def _in_python(*parts: Callable[[_Place], Hashable | None]) -> Callable[[_Place], Hashable | None]:
@@ -220,16 +222,18 @@ _EVIDENCE = (
     ),
     _Evidence("same function and cause; file renamed", "likely", _in_python(_named_function, _cause)),
     _Evidence(
-        "same file, cause and source line; function renamed", "likely", _in_python(_file_name, _known_cause, _text)
+        "same file, cause and source line; function renamed", "likely", _in_python(_known_cause, _text), renamed=True
     ),
     _Evidence(
-        "same cause, Python callers and number of calls; function renamed",
+        "same file, cause, Python callers and number of calls; function renamed",
         "open",
-        _in_python(_file_name, _known_cause, _kinds, _some_callers, _frequency),
+        _in_python(_known_cause, _kinds, _some_callers, _frequency),
+        renamed=True,
     ),
     _Evidence("same place outside Python, and cause", "likely", _label_and_cause, True),
 )
 _CHOSEN = "; which of its lines is not sure"
+_EDITED = "; the line reads otherwise"
 
 
 def _matched(
@@ -240,22 +244,41 @@ def _matched(
     left, right = list(before), list(after)
     for evidence in _EVIDENCE:
         buckets: dict[Hashable, tuple[list[_Place], list[_Place]]] = {}
+        new_names = _new_names(matches) if evidence.renamed else {}
         for side, places in enumerate((left, right)):
             for place in places:
                 key = evidence.key(place)
+                if key is not None and evidence.renamed:
+                    file = place.location.file
+                    key = (file if side else new_names.get(file, file), key)
                 if key is not None:
                     buckets.setdefault(key, ([], []))[side].append(place)
         taken = set[int]()
         for olds, news in buckets.values():
             for old, new, chosen in _paired(olds, news, evidence):
-                if evidence.text.endswith("function renamed") and not _may_be_renamed(old, new):
+                if evidence.renamed and not _may_be_renamed(old, new):
                     continue
-                certainty, text = ("open", evidence.text + _CHOSEN) if chosen else (evidence.certainty, evidence.text)
-                matches.append((old, new, certainty, text))  # type: ignore[arg-type]
+                matches.append((old, new, *_how_sure(old, new, evidence, chosen=chosen)))
                 taken |= {id(old), id(new)}
         left = [place for place in left if id(place) not in taken]
         right = [place for place in right if id(place) not in taken]
     return matches, left, right
+
+
+def _how_sure(old: _Place, new: _Place, evidence: _Evidence, *, chosen: bool) -> tuple[model.Certainty, str]:
+    if chosen:
+        return "open", evidence.text + _CHOSEN
+    if old.text is None or new.text is None or old.text == new.text:
+        return evidence.certainty, evidence.text
+    return "likely" if evidence.certainty == "certain" else evidence.certainty, evidence.text + _EDITED
+
+
+def _new_names(matches: Iterable[tuple[_Place, _Place, model.Certainty, str]]) -> dict[str | None, str | None]:
+    """Files of the first run and what they are called in the second, where all their matches agree."""
+    found: dict[str | None, set[str | None]] = defaultdict(set)
+    for old, new, *_ in matches:
+        found[old.location.file].add(new.location.file)
+    return {old: next(iter(new)) for old, new in found.items() if len(new) == 1}
 
 
 def _may_be_renamed(old: _Place, new: _Place) -> bool:
@@ -540,15 +563,41 @@ def _total(analysis: model.Analysis, idle: bool) -> model.TimeShares:
     )
 
 
-def _devices(before: model.Analysis, after: model.Analysis) -> tuple[model.ComparedDevice, ...]:
+def _devices(before: model.Analysis, after: model.Analysis, idle: bool) -> tuple[model.ComparedDevice, ...]:
     """By their place: first with first. Both runs have as many, else no totals are given."""
     sides = [
-        [(trace.name, device) for trace in one.traces for device in sorted(trace.devices, key=lambda one: one.id)]
+        [
+            (trace.name, device if idle else _without_idle(device))
+            for trace in one.traces
+            for device in sorted(trace.devices, key=lambda one: one.id)
+        ]
         for one in (before, after)
     ]
     return tuple(
         model.ComparedDevice(old, new, old_trace, new_trace)
         for (old_trace, old), (new_trace, new) in zip(*sides, strict=True)
+    )
+
+
+def _without_idle(device: model.Device) -> model.Device:
+    """Idle time of every kind becomes not known, in the timeline too."""
+    timeline = device.timeline
+    nothing = (0,) * len(timeline.busy_ns)
+    kinds = (timeline.stall_ns, timeline.host_bound_ns, timeline.device_side_ns, timeline.unknown_ns)
+    unknown = tuple(sum(parts) for parts in zip(*kinds, strict=True))
+    return replace(
+        device,
+        idle_ns=None,
+        stall_ns=None,
+        host_bound_ns=None,
+        device_side_ns=None,
+        device_side_without_launch_ns=None,
+        startup_stall_ns=None,
+        startup_host_bound_ns=None,
+        gaps=None,
+        host_late_gaps=None,
+        timeline=replace(timeline, stall_ns=nothing, host_bound_ns=nothing, device_side_ns=nothing, unknown_ns=unknown),
+        zoom=None,
     )
 
 

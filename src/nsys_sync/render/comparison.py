@@ -230,7 +230,7 @@ def what_moved(pair: Pair) -> str | None:
         parts.append("in another folder" if same_name else "file renamed")
     if old.function != new.function:
         parts.append("function renamed")
-    if old.file == new.file and old.line is not None and new.line is not None and old.line != new.line:
+    if old.line is not None and new.line is not None and old.line != new.line:
         lines = abs(new.line - old.line)
         parts.append(f"moved {'down' if new.line > old.line else 'up'} by {count(lines, 'line')}")
     return ", ".join(parts) or None
