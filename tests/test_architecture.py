@@ -139,8 +139,9 @@ def loaded_by(code: str) -> set[str]:
 def test_starting_the_command_imports_nothing_heavy() -> None:
     assert not loaded_by("import nsys_sync.cli.main") & set(HEAVY)
     assert not loaded_by("import nsys_sync") & set(HEAVY)
-    code = "import nsys_sync.cli.main as m\ntry:\n    m.app(['report', '--help'])\nexcept SystemExit: pass"
-    assert not loaded_by(code) & set(HEAVY)
+    for command in ("report", "diff"):
+        code = f"import nsys_sync.cli.main as m\ntry:\n    m.app(['{command}', '--help'])\nexcept SystemExit: pass"
+        assert not loaded_by(code) & set(HEAVY)
 
 
 def test_a_test_run_with_the_plugin_imports_nothing_heavy() -> None:

@@ -135,6 +135,19 @@ def test_moved_renamed_fixed_and_new(tmp_path: Path) -> None:
     assert comparison.step_before == model.StepFigures(5780 * US, 5000 * US, 780 * US, 0, 730 * US + 5 * 500 * US, 5)
 
 
+def test_the_same_with_the_file_renamed_too(tmp_path: Path) -> None:
+    after = [wait._replace(file="/work/trainer.py") for wait in AFTER]
+    comparison = compare(run(tmp_path, "before", BEFORE), run(tmp_path, "after", after))
+    assert found(comparison) == {
+        "train.py:20 read_loss": ("worse", "likely", "trainer.py:60 read_loss"),
+        "trainer.py:70 branch": ("new", "certain", "trainer.py:70 branch"),
+        "train.py:40 download": ("gone", "certain", None),
+        "train.py:50 pick": ("better", "likely", "trainer.py:50 pick"),
+        "train.py:10 upload": ("unchanged", "likely", "trainer.py:10 upload"),
+        "train.py:30 count_large": ("unchanged", "open", "trainer.py:30 find_large"),
+    }
+
+
 def test_the_parts_of_the_window_add_up(capture: Capture) -> None:
     names = ("gpu_bound", "gpu_bound_fixed", "sync_heavy", "sync_free", "run_ahead")
     runs = [analyze(capture(f"{name}.schema-3.7.2")) for name in names]

@@ -177,9 +177,11 @@ def explanation(comparison: Comparison) -> list[str]:
     if not known:
         return [f"{first}, and so is each part of it."]
     parts = ", ".join(_more_or_less(key, ns) for key, ns in known)
-    exact = " ".join(f"{'-' if ns < 0 else '+'} {abs(ns):,}" for _, ns in known)
-    exact = exact.removeprefix("+ ") if exact.startswith("+") else f"-{exact[2:]}"
-    sentences = [f"{first}: {parts}.", f"These add up to the difference exactly: {exact} = {change:,} ns."]
+    sentences = [f"{first}: {parts}."]
+    if len(known) > 1:
+        exact = " ".join(f"{'-' if ns < 0 else '+'} {abs(ns):,}" for _, ns in known)
+        exact = exact.removeprefix("+ ") if exact.startswith("+") else f"-{exact[2:]}"
+        sentences.append(f"These add up to the difference exactly: {exact} = {change:,} ns.")
     return [*sentences, *_stall_sentence(comparison, old, new)]
 
 
@@ -194,10 +196,10 @@ def _stall_sentence(comparison: Comparison, old: TimeShares, new: TimeShares) ->
         amount = sum(change or 0 for change in changes)
         explained += amount
         if amount:
-            parts.append(f"{signed(amount)} at {count(len(changes), 'place')} {status}")
+            parts.append(f"{status} {signed(amount)} ({count(len(changes), 'place')})")
     rest = total - explained
     if rest:
-        parts.append(f"{signed(rest)} at sites that are not listed")
+        parts.append(f"sites that are not listed {signed(rest)}")
     return [f"Of the stall's {signed(total)}: {', '.join(parts)}."] if parts else []
 
 
