@@ -110,7 +110,9 @@ def test_the_terminal_says_what_became_of_each_place(tmp_path: Path) -> None:
     assert "train.py:30 count_large → train.py:30 find_large (function renamed)" in " ".join(text.split())
     assert "match not sure: same file, cause, Python callers" in " ".join(text.split())
     assert "The window is 100 µs shorter (-0.17 %): stall 100 µs less." in text
-    assert "worse +2.00 ms (1 place), new +1.60 ms (1 place), better -600 µs (1 place), gone -3.10 ms (1" in text
+    assert "worse +2.00 ms (1 place), new +1.60 ms (1 place), better -600 µs (1 place), gone -3.10 ms" in " ".join(
+        text.split()
+    )
 
 
 def test_the_window_is_explained_to_the_nanosecond(capture: Capture) -> None:
