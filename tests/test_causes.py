@@ -399,4 +399,4 @@ def test_an_allocation_of_pinned_memory_is_explained_where_it_costs_time(capture
     assert work is not None
     assert [call.api for call in work.calls if call.cause == "pinned-allocation"] == ["cudaHostAlloc"]
     assert "pinned-allocation" in {text.id for text in found.causes}
-    assert {one for one in CAUSES["pinned-allocation"].advice} <= {one.id for one in found.advice}
+    assert set(CAUSES["pinned-allocation"].advice) <= {one.id for one in found.advice}
