@@ -261,7 +261,7 @@ class Region:
 
     A range inside another of the same name counts with the outer one. Operations on threads without ranges of their
     own (autograd's) count for the ranges of the process's other threads. `operations_after_first` leaves out each
-    thread's first range, its warm-up. `sites` are the ids of the sites in it, most operations first.
+    thread's first range, its warm-up. `sites` are the ids of all sites in it, most operations first.
     """
 
     name: str

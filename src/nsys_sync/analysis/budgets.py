@@ -228,23 +228,23 @@ class _Gate:
         regions = [one for one in everything if one.name == pattern or fnmatchcase(one.name, pattern)]
         if not regions:
             names = list(dict.fromkeys(region.name for region in everything))
+            if not names:
+                return _not_known(kind, pattern, 0, "", "the trace has no NVTX range of the program's own")
             near = get_close_matches(pattern, names, n=RANGES_NAMED, cutoff=0) or names[:RANGES_NAMED]
-            there = f"There are: {', '.join(near)}" if near else "It has no NVTX range at all"
-            return _not_known(kind, pattern, 0, "", f"there is no such range in this trace. {there}")
-        inside = Counter[str]()
-        for region in regions:
-            inside.update(dict.fromkeys(region.sites, region.operations))
+            there = f"there is no such range among the {len(names)} of this analysis; there are: {', '.join(near)}"
+            return _not_known(kind, pattern, 0, "", there)
+        inside = {site for region in regions for site in region.sites}
         operations, allowed = sum(region.operations for region in regions), {site.id for site in self.allowed}
         sites = [site for site in self.counted if site.id in inside]
         of = f"in {sum(region.ranges for region in regions)} ranges"
-        if not operations or (inside and allowed >= inside.keys()):
+        if not operations or (inside and allowed >= inside):
             return _judged(kind, pattern, 0, 0, of, [], False)
         if not sites:
             omitted = self.analysis.omitted
             why = f"its sites were left out ({omitted.reason})" if omitted else "its sites are not in the analysis"
             return _not_known(kind, pattern, 0, of, f"{operations} sync operations are inside, and {why}")
         # How many of the operations inside are the allowed sites', the analysis does not say.
-        measured = None if allowed & inside.keys() else operations
+        measured = None if allowed & inside else operations
         return _judged(kind, pattern, measured, 0, of, [self._violation(site, None) for site in sites], True)
 
     def forbidden(self, cause: str) -> model.Budget:

@@ -45,7 +45,8 @@ def code(text: str, length: int = NAME_LENGTH) -> str:
     if not {"`", "|"} & set(shown):
         return f"`{shown.strip()}`"
     # A backquote would end the code, and a bar the cell, with or without a backslash in some renderers.
-    return f"<code>{''.join(ch if ch.isalnum() or ch == ' ' else f'&#{ord(ch)};' for ch in shown.strip())}</code>"
+    shown = _LINKED.sub(lambda match: f"{match[0]}\u200b", shown.strip())
+    return f"<code>{''.join(ch if ch.isalnum() or ch == ' ' else f'&#{ord(ch)};' for ch in shown)}</code>"
 
 
 def html_text(text: str, length: int = NAME_LENGTH) -> str:
