@@ -91,7 +91,8 @@ def test_allowed_by_file(heavy: Analysis) -> None:
     def held(file: str, function: str | None = None) -> bool:
         return check(heavy, Budgets(max_stall_ratio=0, allow=(Allowed(function, file, "r"),))).held
 
-    assert held("sync_heavy.py") and held("*/sync_heavy.py") and held("/workspace/*") and held("workspace/sync_heavy.py")
+    assert held("sync_heavy.py") and held("*/sync_heavy.py")
+    assert held("/workspace/*") and held("workspace/sync_heavy.py")
     assert not held("heavy.py") and not held("*/other.py") and not held("sync_heavy.py", "log_loss")
 
 
@@ -145,8 +146,6 @@ def test_ranks_are_held_to_their_worst_step(capture: Capture) -> None:
 
 def test_sync_free_ranges_of_a_real_capture(capture: Capture) -> None:
     analysis = analyze(capture("nvtx_threads.schema-3.20.3"))
-    if not analysis.traces[0].regions:
-        pytest.skip("regions are not filled yet")
     by_name = {region.name: region for region in analysis.traces[0].regions}
     for name, region in by_name.items():
         budget = only(check(analysis, Budgets(sync_free_ranges=(name,))))
@@ -244,7 +243,8 @@ def test_sites_left_out_count_where_they_can() -> None:
 
 def test_a_place_without_python_is_allowed_by_its_label() -> None:
     site = make_site(1, "f", 1, 100)
-    site = replace(site, location=replace(site.location, label="thread worker (pid 1, tid 2)", function=None, file=None))
+    thread = replace(site.location, label="thread worker (pid 1, tid 2)", function=None, file=None)
+    site = replace(site, location=thread)
     analysis = replace(gpu_bound(), sites=(site,))
     assert check(analysis, Budgets(max_stall_ratio=0, allow=(Allowed("thread worker *", None, "r"),))).held
     assert not check(analysis, Budgets(max_stall_ratio=0, allow=(Allowed(None, "*", "r"),))).held

@@ -231,8 +231,9 @@ class _Gate:
             if not names:
                 return _not_known(kind, pattern, 0, "", "the trace has no NVTX range of the program's own")
             near = get_close_matches(pattern, names, n=RANGES_NAMED, cutoff=0) or names[:RANGES_NAMED]
-            there = f"there is no such range among the {len(names)} of this analysis; there are: {', '.join(near)}"
-            return _not_known(kind, pattern, 0, "", there)
+            more = f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
+            reason = f"there is no such range in this analysis, which has {', '.join(near)}{more}"
+            return _not_known(kind, pattern, 0, "", reason)
         inside = {site for region in regions for site in region.sites}
         operations, allowed = sum(region.operations for region in regions), {site.id for site in self.allowed}
         sites = [site for site in self.counted if site.id in inside]

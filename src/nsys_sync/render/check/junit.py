@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from nsys_sync.render.check.words import (
-    allowed_sentence,
+    allowed_sentences,
     budget_title,
     measured,
     sentence,
@@ -40,7 +40,7 @@ def render_check_junit(result: CheckResult) -> str:
             )
             failure.text = "\n".join([sentence(budget, result), *_sites(budget, result)])
     if result.allowed:
-        allowed = [f"Allowed: {allowed_sentence(one)}" for one in result.allowed]
+        allowed = [f"Allowed: {one}" for one in allowed_sentences(result)]
         ElementTree.SubElement(suite, "system-out").text = "\n".join(allowed)
     if result.stale:
         stale = [f"Warning: {stale_sentence(entry)}" for entry in result.stale]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nsys_sync.render.check.words import (
     SHOWN,
-    allowed_sentence,
+    allowed_sentences,
     budget_title,
     measured,
     outcome,
@@ -70,7 +70,7 @@ def _blocks(result: CheckResult) -> Iterable[str]:
         first, *rest = advice_blocks(advice)
         yield details(html_text(f"How to: {advice.title}"), first, *rest)
     if result.allowed:
-        yield details("Allowed, and counted in no budget", listed(allowed_sentence(one) for one in result.allowed))
+        yield details("Allowed, and counted in no budget", listed(allowed_sentences(result)))
     yield details("Coverage: what the trace can tell", *coverage_blocks(result.analysis))
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from nsys_sync.render.check.words import (
     SHOWN,
-    allowed_sentence,
+    allowed_sentences,
     outcome,
     sentence,
     share,
@@ -56,7 +56,7 @@ def _parts(result: CheckResult) -> Iterable[RenderableType]:
     if result.allowed:
         yield ""
         yield Text("Allowed, and counted in no budget", "bold")
-        yield from bullets(allowed_sentence(allowed) for allowed in result.allowed)
+        yield from bullets(allowed_sentences(result))
     if result.stale:
         yield ""
     for entry in result.stale:

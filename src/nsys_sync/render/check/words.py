@@ -9,10 +9,10 @@ from nsys_sync.render.summary import place
 from nsys_sync.render.text import clip, count, duration, plain_name, ratio
 
 if TYPE_CHECKING:
-    from nsys_sync.model import Allowed, AllowedSite, Budget, CheckResult, Violation
+    from nsys_sync.model import Allowed, Budget, CheckResult, Violation
 
 SHOWN = 10
-"""Sites of one budget that people get to see; machines get all."""
+"""Sites of one kind that people get to see; machines get all."""
 _REASON_LENGTH = 400
 
 
@@ -93,9 +93,14 @@ def to_try(violation: Violation) -> str | None:
     return prose(violation.advice.title, 160) if violation.advice else None
 
 
-def allowed_sentence(allowed: AllowedSite) -> str:
-    """A site that no budget counts, and why."""
-    return f"{clip(place(allowed.site, 1), 160)}: {prose(allowed.entry.reason, _REASON_LENGTH)}"
+def allowed_sentences(result: CheckResult) -> list[str]:
+    """The sites that no budget counts, worst first, and why."""
+    sentences = [
+        f"{clip(place(allowed.site, 1), 160)}: {prose(allowed.entry.reason, _REASON_LENGTH)}"
+        for allowed in result.allowed[:SHOWN]
+    ]
+    more = len(result.allowed) - SHOWN
+    return [*sentences, f"{count(more, 'more site')}, in the JSON form."] if more > 0 else sentences
 
 
 def stale_sentence(entry: Allowed) -> str:
