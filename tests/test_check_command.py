@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,6 +123,19 @@ def test_the_table_is_found_from_below_and_the_command_line_wins(folder: Path) -
     shown = checked("heavy.sqlite", "--sync-free", "step *", "--max-stall", "1%", cwd=folder, status=1)
     assert shown.startswith("Broken: of 4 budgets, 2 broken, 2 held.") and "none such" not in shown
     checked("heavy.sqlite", "--sync-free", "step *", "--allow", "*=all of it", cwd=folder, status=0)
+
+
+def test_the_tables_of_the_readme(folder: Path) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+    (table,) = re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)
+    (folder / "pyproject.toml").write_text(table)
+    baseline = ["--nvtx", "step *", "--skip-first", "3", "-o", "sync-baseline.json"]
+    assert run("heavy.sqlite", *baseline, cwd=folder).returncode == 0
+    shown = checked("heavy.sqlite", cwd=folder, status=1)
+    assert shown.startswith("Broken: of 7 budgets, 5 broken, 1 not known, 1 held.")
+    (command,) = re.findall(r"run: nsys-sync check run.nsys-rep (.*)", readme)
+    checked("heavy.sqlite", *command.split(), cwd=folder, status=1)
+    assert {path.name for path in (folder / "syncs").iterdir()} == {"heavy.check.md", "heavy.check.sarif"}
 
 
 def test_the_baseline_is_beside_its_table(folder: Path) -> None:

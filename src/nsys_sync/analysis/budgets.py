@@ -251,6 +251,9 @@ class _Gate:
     def forbidden(self, cause: str) -> model.Budget:
         sites = [site for site in self.counted if site.cause.id == cause]
         of = f"by {len(sites)} of {len(self.counted)} sites"
+        unknown = sum(site.cause.id == "unknown" for site in self.counted)
+        if unknown and cause != "unknown":
+            of += f" (the cause of {unknown} is not known)"
         if not sites and self.analysis.omitted:
             return _not_known("forbid", cause, 0, of, _left_out(self.analysis))
         violations = [self._violation(site, site.calls) for site in sites]
