@@ -136,6 +136,8 @@ def test_steps_of_a_saved_analysis(heavy: Analysis) -> None:
     assert judged(23, "print_tensor").state == "held"
     assert judged(22, "print_tensor").state == "not known" and "saved" in judged(22, "print_tensor").reason
     assert check(saved(heavy), Budgets(max_syncs_per_step=23)).held
+    broken = judged(21, "log_loss")
+    assert functions(broken)[0] == "print_tensor" and {one.amount for one in broken.violations} == {None}
 
 
 def test_ranks_are_held_to_their_worst_step(capture: Capture) -> None:

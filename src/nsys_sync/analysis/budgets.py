@@ -184,7 +184,8 @@ class _Gate:
             return _judged(kind, None, worst.operations, limit, of, [], False)
         calls = self._calls_in(worst)
         in_steps = [(site, calls(site)) for site in self.counted]
-        violations = [self._violation(site, n) for site, n in sorted(in_steps, key=lambda pair: -pair[1]) if n]
+        in_steps.sort(key=lambda pair: -pair[1])
+        violations = [self._violation(site, n if self._has_operations else None) for site, n in in_steps if n]
         return _judged(kind, None, worst.operations, limit, of, violations, True)
 
     def _steps(self) -> Iterable[_StepCount]:
