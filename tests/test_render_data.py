@@ -83,7 +83,12 @@ def test_json_of_causes_advice_and_host_work() -> None:
         "samples": 26,
         "estimate_ns": 30_016_260,
     }
-    assert trace["host_work"]["calls"][0] == {"api": "cudaHostAlloc", "calls": 12, "total_ns": 31_200_000}
+    assert trace["host_work"]["calls"][0] == {
+        "api": "cudaHostAlloc",
+        "cause": None,
+        "calls": 12,
+        "total_ns": 31_200_000,
+    }
     assert trace["host_work"]["hidden_waits"][0]["wait"] == "block_until_ready"
     assert json.loads(render_json(render_sample.gpu_bound()))["traces"][0]["host_work"] is None
 

@@ -85,7 +85,7 @@ def outermost_calls(trace: Trace) -> Calls:
         rows, calls = [], 0
         for own in _rows_by_thread(global_tid, tids):
             order = _outer_first(own, start, end, no_chain)
-            outermost = _is_outermost(start[order], end[order])
+            outermost = _is_outermost(start[order], end[order], unfinished[order])
             rows.append(order[outermost])
             call_of_row[order] = calls - 1 + np.cumsum(outermost)
             calls += len(rows[-1])
@@ -144,13 +144,15 @@ def _outer_first(own: IntArray, start: IntArray, end: IntArray, no_chain: BoolAr
     return result
 
 
-def _is_outermost(start: IntArray, end: IntArray) -> BoolArray:
-    """For one thread's rows, outer first: whether a row lies in no earlier one."""
+def _is_outermost(start: IntArray, end: IntArray, unfinished: BoolArray) -> BoolArray:
+    """For one thread's rows, outer first: whether a row lies in no earlier one. One that never ended lies in none, and
+    none in it.
+    """
     outermost = np.ones(len(start), dtype=bool)
     latest_end = np.maximum.accumulate(end)[:-1]
     inside = (start[1:] < latest_end) & (end[1:] <= latest_end)
-    same = (start[1:] == start[:-1]) & (end[1:] == end[:-1])
-    outermost[1:] = ~(inside | same)
+    same = (start[1:] == start[:-1]) & (end[1:] == end[:-1]) & ~unfinished[:-1]
+    outermost[1:] = ~(inside | same) | unfinished[1:]
     return outermost
 
 
