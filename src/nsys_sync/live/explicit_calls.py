@@ -16,7 +16,7 @@ class ExplicitCall(NamedTuple):
 
 
 def explicit_calls(torch: Any) -> Iterator[ExplicitCall]:
-    """Those of this PyTorch. One may call another; `stream.synchronize()` may be seen by the mode too (PyTorch 2.11 sees it)."""
+    """Those of this PyTorch. One may call another; the mode of PyTorch 2.11 sees `stream.synchronize()` too."""
     cuda = torch.cuda
     yield ExplicitCall(cuda, "synchronize", "torch.cuda.synchronize()", "device-synchronize")
     yield ExplicitCall(cuda.Stream, "synchronize", "torch.cuda.Stream.synchronize()", "stream-synchronize")
