@@ -11,7 +11,8 @@ from typing import Annotated, cast
 import typer
 
 from nsys_sync import __version__
-from nsys_sync.cli import demo, doctor, export, profile, report
+from nsys_sync.cli import demo, detect, doctor, export, profile, report
+from nsys_sync.cli.program_arguments import EndsAtProgram
 from nsys_sync.errors import NsysSyncError
 
 CommandLineError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -27,7 +28,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 PROGRAM_OPTIONS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
-app.command("profile", cls=profile.EndsAtProgram, context_settings=PROGRAM_OPTIONS)(profile.profile)
+app.command("detect", cls=EndsAtProgram, context_settings=PROGRAM_OPTIONS)(detect.detect)
+app.command("profile", cls=EndsAtProgram, context_settings=PROGRAM_OPTIONS)(profile.profile)
 app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("demo")(demo.demo)

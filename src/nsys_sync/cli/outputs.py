@@ -18,7 +18,9 @@ from nsys_sync.errors import OutputError, UsageError
 from nsys_sync.render.text import plain
 
 if TYPE_CHECKING:
-    from nsys_sync.model import Analysis
+    from typing import TextIO
+
+    from nsys_sync.model import Analysis, Detection
 
 WIDTH_WITHOUT_TERMINAL = 100
 SITES_IN_TERMINAL = 20
@@ -99,13 +101,21 @@ def plan(
 
 def write(analysis: Analysis, outputs: Sequence[Output], *, top: int | None, per_operation: bool) -> None:
     """Makes every report before it writes the first file. Raises OutputError, leaving no half-written file."""
-    made = [(one, _rendered(analysis, one, top, per_operation)) for one in outputs]
+    _put([(one, _rendered(analysis, one, top, per_operation)) for one in outputs], sys.stdout)
+
+
+def write_detection(detection: Detection, outputs: Sequence[Output], *, top: int | None, stream: TextIO | None) -> None:
+    """As `write`. `stream` takes what goes to no file: standard output may be the program's alone."""
+    _put([(one, _rendered_detection(detection, one, top, stream)) for one in outputs], stream)
+
+
+def _put(made: Sequence[tuple[Output, bytes]], stream: TextIO | None) -> None:
     for one, content in made:
         if one.path is not None:
             _replace(one.path, content, new_folder=one.new_folder)
     for one, content in made:
         if one.path is None:
-            _print(content)
+            _print(content, stream)
     for one, _ in made:
         if one.path is not None:
             print(f"Wrote {plain(str(one.path))}", file=sys.stderr)
@@ -116,14 +126,9 @@ def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation
     if output.format is Format.terminal:
         from nsys_sync.render.terminal import render_terminal
 
-        to_terminal = output.path is None and sys.stdout is not None and sys.stdout.isatty()
-        width = (
-            shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns if to_terminal else WIDTH_WITHOUT_TERMINAL
-        )
-        color = to_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-        text = render_terminal(analysis, width=width, color=color, top=top or SITES_IN_TERMINAL)
-        encoding = (sys.stdout.encoding or "utf-8") if output.path is None and sys.stdout is not None else "utf-8"
-        return text.encode(encoding, "replace")
+        look = _look(sys.stdout if output.path is None else None)
+        text = render_terminal(analysis, width=look.width, color=look.color, top=top or SITES_IN_TERMINAL)
+        return text.encode(look.encoding, "replace")
     if output.format is Format.html:
         from nsys_sync.render.html import render_html
 
@@ -138,12 +143,49 @@ def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation
     return to_csv_bytes(table) if output.format is Format.csv else to_parquet_bytes(table)
 
 
-def _print(content: bytes) -> None:
-    if sys.stdout is None:
+def _rendered_detection(detection: Detection, output: Output, top: int | None, stream: TextIO | None) -> bytes:
+    if output.format is Format.terminal:
+        from nsys_sync.render.detected_terminal import render_detected_terminal
+
+        look = _look(stream if output.path is None else None)
+        text = render_detected_terminal(detection, width=look.width, color=look.color, top=top or SITES_IN_TERMINAL)
+        return text.encode(look.encoding, "replace")
+    if output.format is Format.html:
+        from nsys_sync.render.detected_html import render_detected_html
+
+        return render_detected_html(detection).encode("utf-8", "replace")
+    if output.format is Format.json:
+        from nsys_sync.render.json_report import render_json
+
+        return render_json(detection).encode("utf-8", "replace")
+    from nsys_sync.render.tables import detected_table, to_csv_bytes, to_parquet_bytes
+
+    table = detected_table(detection)
+    return to_csv_bytes(table) if output.format is Format.csv else to_parquet_bytes(table)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """How text for a stream, or for a file where that is None, is made."""
+
+    width: int
+    color: bool
+    encoding: str
+
+
+def _look(stream: TextIO | None) -> _Look:
+    to_terminal = stream is not None and stream.isatty()
+    width = shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns if to_terminal else WIDTH_WITHOUT_TERMINAL
+    color = to_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return _Look(width, color, (stream.encoding or "utf-8") if stream is not None else "utf-8")
+
+
+def _print(content: bytes, stream: TextIO | None) -> None:
+    if stream is None:
         raise OutputError("standard output is closed. Name a file with -o")
     try:
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
+        stream.buffer.write(content)
+        stream.buffer.flush()
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -59,13 +59,14 @@ class Wait:
 
 @dataclass(frozen=True)
 class Findings:
-    """Of all processes. `torch_version` None: PyTorch was never imported. `lost` are waits whose stack was not kept.
+    """Of all processes. `torch_version` None: PyTorch was never imported. `torch_folder` is where it is installed.
 
-    `watched_processes` are those in which CUDA was initialised, and so the mode set.
+    `lost` are waits whose stack was not kept. `watched_processes` counts those that initialised CUDA.
     """
 
     waits: tuple[Wait, ...]
     torch_version: str | None
+    torch_folder: str | None
     watched_processes: int
     lost: int
 
@@ -179,20 +180,20 @@ def _name_of_this_thread() -> str | None:
 def read_findings(folder: Path) -> Findings:
     """The reading side: all that the processes of the program have written."""
     waits: list[Wait] = []
-    torch_version, watched_processes, lost = None, 0, 0
+    torch_version, torch_folder, watched_processes, lost = None, None, 0, 0
     for path in sorted(folder.glob("*.jsonl")):
         pid = int(path.name.partition("-")[0])
         counters = path.with_suffix(".counters").read_bytes()
         # Cut short by a full disk, the last line says nothing.
         for line in path.read_bytes().split(b"\n")[:-1]:
             facts = json.loads(line)
-            torch_version = facts.get("torch", torch_version)
+            torch_version, torch_folder = facts.get("torch", torch_version), facts.get("folder", torch_folder)
             watched_processes += "mode" in facts
             if "counter" in facts:
                 count = _COUNTER.unpack_from(counters, facts["counter"] * _COUNTER.size)[0]
                 waits.append(_read_wait(pid, facts, count))
         lost += _COUNTER.unpack_from(counters, 0)[0]
-    return Findings(tuple(wait for wait in waits if wait.count), torch_version, watched_processes, lost)
+    return Findings(tuple(wait for wait in waits if wait.count), torch_version, torch_folder, watched_processes, lost)
 
 
 def _read_wait(pid: int, facts: dict[str, Any], count: int) -> Wait:

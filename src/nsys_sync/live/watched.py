@@ -135,7 +135,7 @@ class _Watching:
 
     def begin(self, torch: Any) -> None:
         """Once PyTorch is imported, in the same breath."""
-        self._recorder.note(torch=str(torch.__version__))
+        self._recorder.note(torch=str(torch.__version__), folder=os.path.dirname(torch.__file__ or ""))  # noqa: PTH120
         for call in explicit_calls(torch):
             # What `torch.cuda.synchronize` calls is among them, and the function itself one that is best left alone:
             # torch.compile knows it.

@@ -80,7 +80,7 @@ def render_html(analysis: Analysis) -> str:
         "script": Markup(script),
         "script_hash": b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
-    page = _environment().get_template("report.html.j2")
+    page = environment().get_template("report.html.j2")
     frame = page.render(values, rows=[], native_stacks=[], notes=[])
     rows, native_stacks, notes = _site_rows(analysis, anchors, PAGE_BYTES - len(frame.encode()))
     return page.render(values, rows=rows, native_stacks=native_stacks, notes=[*notes, omitted] if omitted else notes)
@@ -123,7 +123,7 @@ def _most_syncs(trace: TraceReport) -> list[Region]:
 
 def _site_rows(analysis: Analysis, anchors: _Anchors, budget: int) -> tuple[list[Markup], list[Markup], list[str]]:
     """Table rows with details while the budget lasts, the native stacks they point to, and what was left out."""
-    macros: Any = _environment().get_template("site.html.j2").module
+    macros: Any = environment().get_template("site.html.j2").module
     sites = analysis.sites[:ROWS]
     rows: list[Markup] = []
     for rank, site in enumerate(sites, 1):
@@ -213,7 +213,7 @@ def _finalize(value: Any) -> Any:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,

@@ -71,16 +71,22 @@ _STYLES = {
     "outside": "bright_black",
     "unknown": "",
 }
-_VERDICT_STYLES = {"false": "green", "true": "yellow", "explicit": "cyan", "unknown": "dim"}
+VERDICT_STYLES = {"false": "green", "true": "yellow", "explicit": "cyan", "unknown": "dim"}
 _ACTIONS_SHOWN = 5
 _TABLE_FROM_WIDTH = 64
 _WIDE_FROM_WIDTH = 116
+NARROWEST = 20
 _STARTUP_WIDTH = len("in start-up") + 2
 
 
 def render_terminal(analysis: Analysis, *, width: int, color: bool, top: int) -> str:
     """The report in `width` columns, at most `top` sites; the first line is the answer."""
-    width = max(width, 20)
+    width = max(width, NARROWEST)
+    return printed(_report(analysis, width, top), width=width, color=color)
+
+
+def printed(parts: Iterable[RenderableType], *, width: int, color: bool) -> str:
+    """The parts one below the other."""
     out = io.StringIO()
     # The environment is kept out (NO_COLOR, COLUMNS, TERM): the caller has decided.
     console = Console(
@@ -95,7 +101,7 @@ def render_terminal(analysis: Analysis, *, width: int, color: bool, top: int) ->
         emoji=False,
         _environ={},
     )
-    for part in _report(analysis, width, top):
+    for part in parts:
         console.print(part)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
@@ -121,7 +127,7 @@ def _report(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType
         yield ""
         name = f" of {plain_name(trace.name)}" if len(analysis.traces) > 1 else ""
         yield Text(f"Coverage{name}", style="bold")
-        yield from _bullets(coverage_sentences(trace.coverage))
+        yield from bullets(coverage_sentences(trace.coverage))
     folded = folded_coverage_sentence(analysis)
     if folded:
         yield ""
@@ -131,9 +137,9 @@ def _report(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType
 def _trace(trace: TraceReport, devices: Sequence[Device], width: int) -> Iterable[RenderableType]:
     yield Text(trace_title(trace), style="bold")
     if not trace.devices:
-        yield _indented("No GPU work on record.")
+        yield indented("No GPU work on record.")
     for device in devices:
-        yield _indented(f"{device_title(device)}: window {duration(device.window_ns)}")
+        yield indented(f"{device_title(device)}: window {duration(device.window_ns)}")
         if device.refused:
             yield Padding(
                 Text(f"idle time not known: {plain_name(device.refused, MESSAGE_LENGTH)}", style="yellow"),
@@ -147,9 +153,9 @@ def _trace(trace: TraceReport, devices: Sequence[Device], width: int) -> Iterabl
         if gaps:
             yield Padding(Text(gaps, style="dim"), (0, 0, 0, 4))
     if trace.steps:
-        yield _indented(steps_sentence(trace.steps))
+        yield indented(steps_sentence(trace.steps))
     for sentence in startup_sentences(trace):
-        yield _indented(sentence)
+        yield indented(sentence)
 
 
 def _window(device: Device, width: int) -> Table:
@@ -255,7 +261,7 @@ def _why(site: Site, causes: dict[str, CauseText]) -> Text:
     """`can go (likely), every step: one number is read: tensor.item()`."""
     often = how_often(site)
     return Text.assemble(
-        (verdict(site.dependency), _VERDICT_STYLES[site.dependency.kind]),
+        (verdict(site.dependency), VERDICT_STYLES[site.dependency.kind]),
         f", {often}" if often else "",
         (f"; {what(site, causes)}", "dim"),
     )
@@ -269,35 +275,35 @@ def _what_to_do(analysis: Analysis, top: int) -> Iterable[RenderableType]:
         yield ""
         yield Text("What to do", style="bold")
     if summed:
-        yield _indented(summed)
+        yield indented(summed)
     for todo in steps:
         yield ""
         yield from _todo(todo)
     if notes:
         yield ""
-    yield from _bullets(notes)
+    yield from bullets(notes)
     for trace in shown_traces(analysis):
         regions = region_sentences(trace.regions, _ACTIONS_SHOWN)
         if regions:
             yield ""
             name = f" of {plain_name(trace.name)}" if len(analysis.traces) > 1 else ""
             yield Text(f"Syncs inside NVTX ranges{name}", style="bold")
-            yield from _bullets(regions)
+            yield from bullets(regions)
 
 
 def _todo(todo: Todo) -> Iterable[RenderableType]:
     for rank, site in todo.sites:
-        yield _hanging(f"{rank}.", Text.assemble((clip(place(site, 1), 160), "bold"), f": {cost_phrase(site)}"))
-        yield Padding(Text(verdict_sentence(site), _VERDICT_STYLES[site.dependency.kind]), (0, 0, 0, 4))
+        yield hanging(f"{rank}.", Text.assemble((clip(place(site, 1), 160), "bold"), f": {cost_phrase(site)}"))
+        yield Padding(Text(verdict_sentence(site), VERDICT_STYLES[site.dependency.kind]), (0, 0, 0, 4))
     if todo.cause and todo.cause.dynamic_shape:
         yield Padding(Text(DYNAMIC_SHAPE, "magenta"), (0, 0, 0, 4))
     for advice in todo.advice:
-        yield from _advice(advice)
+        yield from advice_parts(advice)
     for advice in todo.further:
         yield Padding(Text(f"→ {'or: ' if todo.advice else ''}{prose(advice.title, 160)}"), (0, 0, 0, 4))
 
 
-def _advice(advice: Advice) -> Iterable[RenderableType]:
+def advice_parts(advice: Advice) -> Iterable[RenderableType]:
     yield Padding(Text(f"→ {prose(advice.title, 160)}", "bold"), (0, 0, 0, 4))
     yield Padding(Text(prose(advice.text)), (0, 0, 0, 6))
     for label, code, style in (("before", advice.before, "dim"), ("after", advice.after, "green")):
@@ -318,7 +324,7 @@ def _host_bound(trace: TraceReport, *, several: bool) -> Iterable[RenderableType
         yield ""
         yield Text(f"Host-bound{f' in {plain_name(trace.name)}' if several else ''}", style="bold")
     if intro:
-        yield _indented(intro)
+        yield indented(intro)
     lines = work.lines[:_ACTIONS_SHOWN]
     if lines:
         table = Table.grid(padding=(0, 2, 0, 0))
@@ -330,20 +336,20 @@ def _host_bound(trace: TraceReport, *, several: bool) -> Iterable[RenderableType
             )
         yield Padding(table, (0, 0, 0, 4))
     if len(work.lines) > len(lines):
-        yield _indented(f"{count(len(work.lines) - len(lines), 'more line')}, in the JSON report.")
-    yield from _bullets(rest)
+        yield indented(f"{count(len(work.lines) - len(lines), 'more line')}, in the JSON report.")
+    yield from bullets(rest)
 
 
-def _indented(text: str) -> Padding:
+def indented(text: str) -> Padding:
     return Padding(Text(text), (0, 0, 0, 2))
 
 
-def _bullets(sentences: Iterable[str]) -> Iterable[RenderableType]:
+def bullets(sentences: Iterable[str]) -> Iterable[RenderableType]:
     for sentence in sentences:
-        yield _hanging("-", Text(sentence))
+        yield hanging("-", Text(sentence))
 
 
-def _hanging(mark: str, text: Text) -> Table:
+def hanging(mark: str, text: Text) -> Table:
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
