@@ -26,7 +26,7 @@ COUNTERS = 65_536
 FRAMES_KEPT = 100
 """Of one stack, the innermost ones."""
 _COUNTER = struct.Struct("<Q")
-_OWN_FOLDER = str(Path(__file__).parent) + os.sep
+_OWN_FILES = frozenset(str(Path(__file__).with_name(name)) for name in ("findings.py", "watched.py"))
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ class Recorder:
         """Count a wait at a frame."""
         frames: list[FrameType] = []
         walked: FrameType | None = frame
-        key: list[object] = [_thread.get_ident(), call]
+        thread = _name_of_this_thread()
+        key: list[object] = [thread, call]
         while walked is not None and len(frames) < FRAMES_KEPT:
             frames.append(walked)
             key += (id(walked.f_code), walked.f_lasti)
@@ -107,27 +108,21 @@ class Recorder:
         with self._lock:
             counter = self._counter_of.get(identity)
             if counter is None:
-                counter = self._new_counter(identity, frames, call, cause)
+                counter = self._new_counter(identity, frames, {"thread": thread, "call": call, "cause": cause})
             if self._counters is not None:
                 at = counter * _COUNTER.size
                 _COUNTER.pack_into(self._counters, at, _COUNTER.unpack_from(self._counters, at)[0] + 1)
 
-    def _new_counter(
-        self, identity: tuple[object, ...], frames: Sequence[FrameType], call: str | None, cause: str | None
-    ) -> int:
+    def _new_counter(self, identity: tuple[object, ...], frames: list[FrameType], facts: dict[str, Any]) -> int:
         counter = len(self._counter_of) + 1
         if counter >= COUNTERS:
             return 0
         self._counter_of[identity] = counter
         self._codes += [frame.f_code for frame in frames]
-        facts = {
-            "counter": counter,
-            "thread": _name_of_this_thread(),
-            "call": call,
-            "cause": cause,
-            "frames": [_described(frame) for frame in frames if not is_own(frame.f_code)],
-        }
-        self._write(facts)
+        if frames[-1].f_back is None and frames[-1].f_code.co_filename == "<string>":
+            del frames[-1]  # what starts the program (`watched.command`)
+        described = [_described(frame) for frame in frames if not is_own(frame.f_code)]
+        self._write({"counter": counter, **facts, "frames": described})
         return counter
 
     def _write(self, facts: dict[str, Any]) -> None:
@@ -155,8 +150,8 @@ class Recorder:
 
 
 def is_own(code: CodeType) -> bool:
-    """Whether it is code of this folder, which the program would not have on its stack."""
-    return code.co_filename.startswith(_OWN_FOLDER)
+    """Whether it is code of the recording, which the program would not have on its stack."""
+    return code.co_filename in _OWN_FILES
 
 
 def _described(frame: FrameType) -> tuple[str, str, int, Sequence[int | None] | None]:
@@ -172,9 +167,10 @@ def _described(frame: FrameType) -> tuple[str, str, int, Sequence[int | None] | 
 def _name_of_this_thread() -> str | None:
     # Not `current_thread`, which would enter a thread that Python did not start among the program's threads.
     threading = sys.modules.get("threading")
-    threads = threading.enumerate() if threading else []
-    ident = _thread.get_ident()
-    return next((str(thread.name) for thread in threads if thread.ident == ident), None if threads else "MainThread")
+    if threading is None:
+        return "MainThread"
+    thread = threading._active.get(_thread.get_ident())
+    return None if thread is None else str(thread.name)
 
 
 def read_findings(folder: Path) -> Findings:

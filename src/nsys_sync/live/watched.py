@@ -66,7 +66,7 @@ def _run(program: Sequence[str]) -> None:
     sys.argv[:] = program
     path = program[0]
     if pkgutil.get_importer(path) is not None:  # a folder or a zip file
-        _set_first_path(path, always=True)
+        _set_first_path(os.path.abspath(path), always=True)  # noqa: PTH100
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
         return
     _set_first_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
