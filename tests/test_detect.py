@@ -554,6 +554,7 @@ def frame(file: str, function: str, line: int, span: tuple[int, int, int, int] |
         ("amp/grad_scaler.py", "_maybe_opt_step", "grad-scaler"),
         ("distributed/distributed_c10d.py", "barrier", "distributed"),
         ("utils/data/_utils/pin_memory.py", "pin_memory", "data-loader"),
+        ("serialization.py", "_save", "checkpoint"),
         # These depend on the direction of a copy, which is not known.
         ("serialization.py", "load", "unknown"),
         ("nn/modules/module.py", "_apply", "unknown"),

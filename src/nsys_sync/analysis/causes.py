@@ -84,7 +84,7 @@ RULES: tuple[Rule, ...] = (
         python=r"torch/(cuda/)?amp/grad_scaler\.py:",
         python_suffices=True,
     ),
-    Rule("checkpoint", "torch.save()", READ_OR_LOST, python=r"torch/serialization\.py:"),
+    Rule("checkpoint", "torch.save()", READ_OR_LOST, python=r"torch/serialization\.py:_?save$", python_suffices=True),
     Rule("module-to", "module.to()", UPLOAD, python=r"torch/nn/modules/module\.py:_apply$"),
     Rule("triton-benchmark", "Triton autotuning", python=r"triton/runtime/autotuner\.py:", python_suffices=True),
     Rule("triton-benchmark", "triton.testing.do_bench()", python=r"triton/testing\.py:do_bench", python_suffices=True),

@@ -70,7 +70,7 @@ def _run(program: Sequence[str]) -> None:
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
         return
     _set_first_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
-    _run_file(os.path.abspath(path))  # noqa: PTH100 (links stay, unlike with `Path.resolve`)
+    _run_file(os.path.join(Path.cwd(), path))  # noqa: PTH118 (`.` and `..` stay, unlike with `Path`)
 
 
 def _run_file(path: str) -> None:

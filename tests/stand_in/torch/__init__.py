@@ -1,4 +1,4 @@
-"""As much of PyTorch as `sync_free` and `detect` touch, without a GPU: the sync debug mode, what it sees and what not."""
+"""As much of PyTorch as `sync_free` and `detect` touch, without a GPU: the sync debug mode, what it sees and not."""
 
 import threading
 
