@@ -159,7 +159,7 @@ def test_modules_folders_and_links_run_as_with_python(folder: Path) -> None:
         (folder / path).write_text("" if "init" in path else text, "utf-8")
     (folder / "link.py").symlink_to("package/other.py")
     for program in (
-        *(["-m", "package"], ["-m", "package.other", "-m", "x"], ["-m", "missing"], ["package", "1"]),
+        *(["-m", "package"], ["-m", "package.other", "-m", "x"], ["-m", "missing"], ["./package", "1"]),
         *(["no_ending"], ["link.py"], ["./package/../link.py"], [str(folder / "link.py")]),
     ):
         plain = run(folder, sys.executable, *program)

@@ -64,13 +64,13 @@ def _run(program: Sequence[str]) -> None:
         runpy._run_module_as_main(program[1])  # type: ignore[attr-defined]
         return
     sys.argv[:] = program
-    path = program[0]
-    if pkgutil.get_importer(path) is not None:  # a folder or a zip file
-        _set_first_path(os.path.abspath(path), always=True)  # noqa: PTH100
+    path = os.path.join(Path.cwd(), program[0])  # noqa: PTH118 (`.` and `..` stay, unlike with `Path`)
+    if pkgutil.get_importer(program[0]) is not None:  # a folder or a zip file
+        _set_first_path(path, always=True)
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
         return
     _set_first_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
-    _run_file(os.path.join(Path.cwd(), path))  # noqa: PTH118 (`.` and `..` stay, unlike with `Path`)
+    _run_file(path)
 
 
 def _run_file(path: str) -> None:

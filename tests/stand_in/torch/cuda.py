@@ -48,7 +48,7 @@ def _synchronizing_operation(value):
 
 
 def operation(value=0.5):
-    """What waits and gives the value. In mode "warn" all of it is C, without a Python frame of its own, as in PyTorch."""
+    """What waits and gives the value. In mode "warn" all of it is C, without a frame of its own, as in PyTorch."""
     if mode != 1:
         return lambda *_, **__: _synchronizing_operation(value)
     text = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:150.)"
