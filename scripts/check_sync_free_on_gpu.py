@@ -81,9 +81,18 @@ def identities() -> dict[str, Any]:
     }
 
 
+def as_any_program() -> None:
+    """Threads and a backward pass, after which PyTorch's calls take longer, with nsys_sync or without."""
+    one.clone().requires_grad_().mul(2).backward()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: (torch.cuda.Event().query(), one.item()), range(84)))
+
+
 one = torch.ones((), device="cuda")
 originals = identities()
 costs()  # warm up
+print("     event.query takes", round(costs()["event.query"]), "ns in a new process")
+as_any_program()
 before = costs()
 
 from nsys_sync import SyncError, allow_sync, sync_free  # noqa: E402
@@ -259,12 +268,12 @@ def backward_with_a_hook() -> None:
 
 IMPLICIT = [
     *(reads_item, converts_to_float, branches, downloads_pageable, makes_a_list, finds_nonzero, indexes_by_mask),
-    *(selects_by_mask, prints, formats, uploads_pageable),
+    *(selects_by_mask, prints, formats, uploads_pageable, waits_for_stream, waits_for_current_stream),
+    *(waits_for_default_stream, waits_for_external_stream, waits_for_stream_of_a_subclass),
 ]
 EXPLICIT = [
-    *(waits_for_device, waits_by_a_name_held_before, waits_for_accelerator, waits_for_stream, waits_for_current_stream),
-    *(waits_for_default_stream, waits_for_external_stream, waits_for_event, waits_for_event_of_a_subclass),
-    waits_for_stream_of_a_subclass,
+    *(waits_for_device, waits_by_a_name_held_before, waits_for_accelerator),
+    *(waits_for_event, waits_for_event_of_a_subclass),
 ]
 BACKWARD = {
     backward_of_a_mask: backward_of_a_mask,
@@ -408,7 +417,7 @@ def elsewhere(work: Callable[[], Any]) -> BaseException | None:
 
 def check_threads() -> None:
     with sync_free():
-        error = elsewhere(waits_for_event) or elsewhere(waits_for_device) or elsewhere(waits_for_stream)
+        error = elsewhere(waits_for_event) or elsewhere(waits_for_device)
         claim("explicit calls of a thread outside every block pass", error is None, error)
         error = elsewhere(reads_item)
         claim(

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from nsys_sync import model
-from nsys_sync.analysis.advice import ADVICE, CAUSES, CauseEntry
+from nsys_sync.analysis.advice import ADVICE, CAUSES, FIRST_IF_SHOWN, FIRST_IF_UNUSED, CauseEntry
 
 CAUSE_IDS = [
     "scalar-read",
@@ -113,7 +113,7 @@ def test_dependencies_and_dynamic_shapes() -> None:
 
 
 def test_all_advice_exists_and_is_used() -> None:
-    used = {id for cause in CAUSES.values() for id in cause.advice}
+    used = {id for cause in CAUSES.values() for id in cause.advice} | {*FIRST_IF_UNUSED, *FIRST_IF_SHOWN}
     assert used == set(ADVICE)
 
 

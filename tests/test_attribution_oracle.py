@@ -16,6 +16,7 @@ from trace_builder import TraceBuilder
 import nsys_sync
 from nsys_sync.errors import TraceError
 from nsys_sync.model import Analysis
+from nsys_sync.trace import tables
 
 TESTS = Path(__file__).resolve().parent
 FOLDERS = (TESTS.parents[1] / "shared" / "captures", TESTS / "fixtures")
@@ -125,6 +126,20 @@ def test_deep_queues(plan: Plan, tmp_path: Path) -> None:
 
 
 @generated
+@given(plan=dense_plans)
+def test_few_rows_at_once(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 2)
+    compare(plan.build().write(tmp_path / "trace.sqlite", shuffle=plan.shuffle))
+
+
+@settings(generated, max_examples=25)
+@given(plan=lapse_plans())
+def test_deep_queues_few_rows_at_once(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 5)
+    compare(plan.build().write(tmp_path / "trace.sqlite", shuffle=plan.shuffle))
+
+
+@generated
 @given(plan=dense_plans, time_range=ranges)
 def test_time_ranges(plan: Plan, time_range: tuple[int, int], tmp_path: Path) -> None:
     note(str(time_range))
@@ -132,8 +147,10 @@ def test_time_ranges(plan: Plan, time_range: tuple[int, int], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("packed", EXPORTS, ids=lambda path: path.name)
-def test_real_exports(packed: Path, tmp_path: Path) -> None:
+def test_real_exports(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = unpack(packed, tmp_path)
+    compare(path)
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 100)
     compare(path)
     first = min(device.window for device in oracle(path).devices.values())
     compare(path, (first // 3, first // 2))

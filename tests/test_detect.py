@@ -555,6 +555,7 @@ def frame(file: str, function: str, line: int, span: tuple[int, int, int, int] |
         ("distributed/distributed_c10d.py", "barrier", "distributed"),
         ("utils/data/_utils/pin_memory.py", "pin_memory", "data-loader"),
         ("serialization.py", "_save", "checkpoint"),
+        ("cuda/streams.py", "synchronize", "stream-synchronize"),
         # These depend on the direction of a copy, which is not known.
         ("serialization.py", "load", "unknown"),
         ("nn/modules/module.py", "_apply", "unknown"),
@@ -565,7 +566,7 @@ def test_frames_of_the_library_tell_the_cause(file: str, function: str, cause: s
     site = why([frame(f"{TORCH}/{file}", function, 5), frame(USER, "step", 3), frame(USER, "<module>", 9)])
     assert site.cause.id == cause
     assert site.location.label == "train.py:3 step"
-    assert site.cause.certainty == ("open" if cause == "unknown" else "likely")
+    assert site.cause.certainty == ("open" if cause == "unknown" else "certain")
     assert [one.is_user_code for one in site.python_stack] == [False, True, True]
 
 

@@ -123,6 +123,8 @@ def facts(analysis: Analysis) -> dict[str, Any]:
         for key in ("nsys_version", "schema_version", "capture_start_utc", "name"):
             trace.pop(key)
         trace["coverage"].pop("not_captured")
+        if trace["host_work"]:
+            trace["host_work"].pop("sampling_period_ns")
     for site in found["sites"]:
         for share in (*site["processes"], *site["threads"], *site["examples"], *site["ranks"]):
             share.pop("trace")
@@ -413,6 +415,28 @@ def test_sparse_columns(tmp_path: Path) -> None:
     assert found.sites[0].location.label == "train.py:7 train"
     assert found.sites[0].nvtx_ranges[0].name == "written out"
     assert analyze(tmp_path / "t.sqlite", nvtx="registered").window_ns == 31
+
+
+def test_only_queries(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    process = trace.process(1)
+    process.thread(1).api("cudaEventQuery_v3020", 0, 1)
+    process.gpu_row("KERNEL", (0, 5))
+    with pytest.raises(TraceError, match="of CUDA API calls only queries"):
+        analyze(trace.write(tmp_path / "t.sqlite"))
+
+
+def test_correlation_ids_of_any_size(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for pid in (1, 2):
+        thread = trace.process(pid).thread(pid)
+        for i, correlation in enumerate((2**63 - 1, 2**62, 2**33)):
+            at = 100 * i + 10 * pid
+            thread.launch(at, at + 1, gpu=(at + 2, at + 5), correlation=correlation)
+        thread.stream_sync(at + 2, at + 6)
+    found = analyze(trace.write(tmp_path / "t.sqlite"))
+    assert found.traces[0].devices[0].device_side_without_launch_ns == 0
+    assert not [warning for warning in found.traces[0].coverage.warnings if "launch call" in warning]
 
 
 def test_negative_times(tmp_path: Path) -> None:

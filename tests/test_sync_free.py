@@ -141,7 +141,9 @@ def test_the_line_is_the_users_not_that_of_a_library(torch: Any, user_module: An
         code.train(library, torch.Tensor())
     # Nothing but libraries on the way: the innermost line.
     names = {"block": sync_free(), "step": library.step, "loss": torch.Tensor()}
-    with pytest.raises(SyncError, match=r"/torch/cuda\.py:\d+ makes the CPU wait for the GPU: raise RuntimeError\("):
+    with pytest.raises(
+        SyncError, match=r"/torch/cuda/__init__\.py:\d+ makes the CPU wait for the GPU: raise RuntimeError\("
+    ):
         exec(compile("with block: step(loss)", "<string>", "exec"), names)
 
 
@@ -150,9 +152,6 @@ EXPLICIT = {
     "torch._C._cuda_synchronize()": "torch.cuda.synchronize()",
     "synchronize()": "torch.cuda.synchronize()",
     "torch.accelerator.synchronize()": "torch.accelerator.synchronize()",
-    "torch.cuda.Stream().synchronize()": "torch.cuda.Stream.synchronize()",
-    "torch.cuda.ExternalStream().synchronize()": "torch.cuda.Stream.synchronize()",
-    "torch.cuda.current_stream().synchronize()": "torch.cuda.Stream.synchronize()",
     "torch.cuda.Event().synchronize()": "torch.cuda.Event.synchronize()",
 }
 
@@ -168,6 +167,18 @@ def test_explicit_calls_are_raised_at_the_users_line(call: str, torch: Any, user
         step()
     step()
     assert len(torch._C.waits) == 2
+
+
+@pytest.mark.parametrize("stream", ["Stream()", "ExternalStream()", "current_stream()"])
+def test_streams_are_what_pytorch_sees_by_itself(stream: str, torch: Any, user_module: Any) -> None:
+    call = f"torch.cuda.{stream}.synchronize()"
+    step = user_module(f"import torch\ndef step():\n    {call}\n").step
+    with pytest.raises(SyncError) as raised, sync_free():
+        step()
+    assert str(raised.value).startswith(f"step.py:3 makes the CPU wait for the GPU: {call}\n")
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    with sync_free(), allow_sync("measured"):
+        step()
 
 
 def test_a_subclass_that_calls_its_base_is_found_in_the_subclass(torch: Any, user_module: Any) -> None:

@@ -7,6 +7,8 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from nsys_sync import __version__, model
 from nsys_sync.analysis.accounting import account, of_device
 from nsys_sync.analysis.advice import ADVICE, CAUSES
@@ -14,11 +16,12 @@ from nsys_sync.analysis.attributed import Attributed
 from nsys_sync.analysis.calls import outermost_calls, require_process
 from nsys_sync.analysis.causes import NEEDLES, stack_kinds
 from nsys_sync.analysis.locate import locate_in_python, native_chains, without_python
+from nsys_sync.analysis.merges import READS, merge_runs, merges, read_together_first
 from nsys_sync.analysis.operations import sync_operations
 from nsys_sync.analysis.operations_table import operations_table
 from nsys_sync.analysis.options import Options, TimeRange
 from nsys_sync.analysis.phases import select, startup_ends, steps_of
-from nsys_sync.analysis.sites import limited, rank_sites
+from nsys_sync.analysis.sites import RankedSites, TraceOperations, limited, rank_sites
 from nsys_sync.analysis.stacks import with_stacks
 from nsys_sync.analysis.summary import stall_of, trace_operations, trace_report, window_of
 from nsys_sync.errors import UsageError
@@ -86,11 +89,12 @@ def analyze(
         window_ns = sum(window_of(one) for one in attributed)
         ranked = rank_sites(operations, window_ns)
         reports = [
-            trace_report(one, shown, codes)
+            trace_report(one, shown, codes, [site.id for site in ranked.sites])
             for one, shown, codes in zip(attributed, operations, ranked.site_of_operation, strict=True)
         ]
         sites, frames, native_frames = with_stacks(ranked, operations, attributed)
-    kept, omitted = limited(sites, options.top, options.min_stall_ns)
+    merged = _merges(attributed, operations, ranked)
+    kept, omitted = limited(read_together_first(sites, merged), options.top, options.min_stall_ns)
     return model.Analysis(
         schema_version=model.SCHEMA_VERSION,
         tool_version=__version__,
@@ -102,7 +106,7 @@ def analyze(
         omitted=omitted,
         causes=tuple(entry.text for id, entry in CAUSES.items() if id in {site.cause.id for site in kept}),
         advice=tuple(one for id, one in ADVICE.items() if id in {tried for site in kept for tried in site.advice}),
-        merges=(),
+        merges=merged,
         frames=frames,
         native_frames=native_frames,
         operations=operations_table(operations, ranked),
@@ -118,6 +122,8 @@ def _attribute(file: SqliteFile, name: str, options: Options) -> Attributed:
         return read_sources(paths, trace.metadata.capture_start_utc, options.source_root)
 
     calls = outermost_calls(trace)
+    # Of millions of rows, only what is still needed: memory that is free again is much faster than new memory.
+    trace = replace(trace, api=trace.api[[]], gpu=trace.gpu.drop(columns="correlation_id"))
     require_process(trace, calls, options.pid)
     operations, is_sync_call = sync_operations(trace, calls)
     accounts = of_device(trace, account(trace, calls, operations, is_sync_call), options.device)
@@ -142,6 +148,19 @@ def _attribute(file: SqliteFile, name: str, options: Options) -> Attributed:
         read_native=lambda chains: read_native_stacks(file, chains),
         read_sources=read_user_sources,
     )
+
+
+def _merges(
+    attributed: Sequence[Attributed], operations: Sequence[TraceOperations], ranked: RankedSites
+) -> tuple[model.Merge, ...]:
+    reads = np.array([site.cause.id in READS for site in ranked.sites], dtype=bool)
+    runs, sites = [], []
+    for one, shown, site in zip(attributed, operations, ranked.site_of_operation, strict=True):
+        of_all = np.full(len(one.operations), -1, dtype=np.int64)
+        of_all[shown.row] = site
+        runs.append(merge_runs(one.calls, one.operations, (of_all >= 0) & np.append(reads, False)[of_all]))
+        sites.append(of_all)
+    return merges(runs, sites, [site.id for site in ranked.sites])
 
 
 def _database(path: Path, progress: Progress) -> Path:

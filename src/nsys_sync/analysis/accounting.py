@@ -20,8 +20,8 @@ from nsys_sync.trace.tables import BoolArray, Trace
 class DeviceAccount:
     """`busy`, `stall`, `host_bound`, `device_side` and `profiler` are disjoint and fill the device's window.
 
-    `stall_operation[i]` is charged with stall piece i; `stall_process`, `host_bound_process`: whose launch ended the
-    gap. `idle` is all of the gaps but `profiler`. `unknown` are stretches in which graphs ran that left no GPU row.
+    `stall_operation[i]` is charged with stall piece i; `stall_process`, `host_bound_process` and `host_bound_thread`:
+    whose launch ended the gap. `unknown` are stretches in which graphs ran that left no GPU row.
     """
 
     time: DeviceTime
@@ -31,10 +31,10 @@ class DeviceAccount:
     stall_process: IntArray
     host_bound: Intervals
     host_bound_process: IntArray
+    host_bound_thread: IntArray
     device_side: Intervals
     device_side_has_launch: BoolArray
     profiler: Intervals
-    idle: Intervals
     unknown: Intervals
 
 
@@ -68,11 +68,11 @@ def _account(device: DeviceTime, calls: Calls, operations: Operations, unknown: 
         stall_operation=charges.operation[order],
         stall_process=operations.process[charges.operation[order]],
         host_bound=host_bound.intervals,
-        host_bound_process=host_bound.process,
+        host_bound_process=calls.process_of_thread[host_bound.thread],
+        host_bound_thread=host_bound.thread,
         device_side=device_side,
         device_side_has_launch=device.closing_call[not_late][gap] >= 0,
         profiler=intersect(device.gaps, device.overhead)[0],
-        idle=subtract(device.gaps, device.overhead)[0],
         unknown=union(
             np.concatenate([intervals.start for intervals in own_unknown]),
             np.concatenate([intervals.end for intervals in own_unknown]),

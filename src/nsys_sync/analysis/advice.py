@@ -479,6 +479,12 @@ _PINNED = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
 _TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
 
+FIRST_IF_UNUSED = ("remove-read",)
+FIRST_IF_SHOWN = ("remove-output", "show-now-and-then")
+READ_TOGETHER = ("read-together", "cupy-read-together")
+"""What to try first where the source says that the value is not needed, and where reads follow each other."""
+
+
 def _advice(
     id: str, title: str, text: str, before: str, after: str, link: str, beware: str | None = None
 ) -> model.Advice:
@@ -486,6 +492,19 @@ def _advice(
 
 
 _ADVICE = (
+    _advice(
+        "remove-read",
+        "Leave the read out",
+        "Nothing is done with the value, so nothing is lost without it.",
+        """
+        loss = x.square().mean()
+        value = loss.item()
+        """,
+        """
+        loss = x.square().mean()
+        """,
+        _TUNING,
+    ),
     _advice(
         "use-tensor-itself",
         "Use the tensor instead of its number",

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from nsys_sync.analysis.intervals import IntArray
+from nsys_sync.analysis.intervals import IntArray, distinct
 from nsys_sync.errors import TraceError
 from nsys_sync.trace.api_names import ApiClass, classify
-from nsys_sync.trace.tables import BoolArray, ClassArray, Trace
+from nsys_sync.trace.tables import BoolArray, ClassArray, Trace, blocks
 
 FEW_THREADS = 8
 PID_MASK = 0xFFFFFF
@@ -69,49 +69,43 @@ def outermost_calls(trace: Trace) -> Calls:
     outer. GPU work of an inner call (`cuLaunchKernel` in `cudaLaunchKernel`) is the outer call's.
     """
     api = trace.api
-    codes, tids = pd.factorize(api["global_tid"].to_numpy(), sort=True)
-    start = api["start_ns"].to_numpy()
-    end = np.maximum(start, api["end_ns"].to_numpy())
-    no_chain = api["callchain_id"].to_numpy() < 0
-    name, correlation_id = api["name"].to_numpy(), api["correlation_id"].to_numpy()
+    global_tid, start, end = (api[column].to_numpy() for column in ("global_tid", "start_ns", "end_ns"))
+    unfinished, no_chain = api["unfinished"].to_numpy(), api["callchain_id"].to_numpy() < 0
+    if unfinished.any():
+        end = np.maximum(start, end)
+    name = api["name"].to_numpy()
     class_of_name = np.array([classify(name) for name in trace.api_names], dtype=np.int8)
+    tids = np.sort(pd.unique(global_tid))
     processes = np.unique(tids >> 24)
-    process_of_thread = np.searchsorted(processes, tids >> 24)
-
-    def launching_rows() -> IntArray:
-        may_launch = np.flatnonzero((~np.isin(class_of_name, NEVER_LAUNCH))[name] & (correlation_id >= 0))
-        process = process_of_thread[codes[may_launch]]
-        found = _earliest_row(trace, processes, process, correlation_id[may_launch], start[may_launch])
-        return np.where(found >= 0, may_launch[found], -1) if len(may_launch) else found
 
     with ThreadPoolExecutor(max_workers=1) as pool:
-        launcher_rows = pool.submit(launching_rows)  # beside the sorting below: neither holds the GIL for long
-        call_of_row = np.empty(len(codes), dtype=np.int64)
+        # Beside the sorting below: neither holds the GIL for long.
+        launching_rows = pool.submit(_launching_rows, trace, processes, ~np.isin(class_of_name, NEVER_LAUNCH))
+        call_of_row = np.full(len(api) + 1, -1, dtype=np.int64)  # the last is for GPU rows without a launching row
         rows, calls = [], 0
-        for own in _rows_by_thread(codes, len(tids)):
-            order = own[_outer_first(start[own], end[own], no_chain[own])]
+        for own in _rows_by_thread(global_tid, tids):
+            order = _outer_first(own, start, end, no_chain)
             outermost = _is_outermost(start[order], end[order])
             rows.append(order[outermost])
             call_of_row[order] = calls - 1 + np.cumsum(outermost)
             calls += len(rows[-1])
         row = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
-    launcher = launcher_rows.result()
     loading = np.flatnonzero((class_of_name == ApiClass.LOADING)[name])
     return Calls(
         start=start[row],
         end=end[row],
-        thread=codes[row],
+        thread=np.repeat(np.arange(len(tids)), [len(own) for own in rows]),
         row=row,
         api_class=class_of_name[name][row],
-        unfinished=api["unfinished"].to_numpy()[row],
+        unfinished=unfinished[row],
         global_tids=tids,
         processes=processes,
-        launched_by=np.where(launcher >= 0, call_of_row[launcher], -1) if len(row) else launcher,
+        launched_by=call_of_row[launching_rows.result()],
         loading_start=start[loading],
         loading_end=end[loading],
-        loading_process=process_of_thread[codes[loading]],
-        process_of_thread=process_of_thread,
-        api=api,
+        loading_process=np.searchsorted(processes, global_tid[loading] >> 24),
+        process_of_thread=np.searchsorted(processes, tids >> 24),
+        api=api[["name", "correlation_id", "callchain_id"]],
     )
 
 
@@ -125,25 +119,29 @@ def require_process(trace: Trace, calls: Calls, pid: int | None) -> None:
         )
 
 
-def _rows_by_thread(codes: IntArray, threads: int) -> list[IntArray]:
+def _rows_by_thread(global_tid: IntArray, tids: IntArray) -> list[IntArray]:
     """The rows of each thread, in the order of the table."""
-    if threads <= FEW_THREADS:
-        return [np.flatnonzero(codes == code) for code in range(threads)]
-    order = np.argsort(codes, kind="stable")
-    return np.split(order, np.searchsorted(codes[order], np.arange(1, threads)))
+    if len(tids) <= FEW_THREADS:
+        return [np.flatnonzero(global_tid == tid) for tid in tids]
+    order = np.argsort(global_tid, kind="stable")
+    return np.split(order, np.searchsorted(global_tid[order], tids[1:]))
 
 
-def _outer_first(start: IntArray, end: IntArray, no_chain: BoolArray) -> IntArray:
-    """Order of one thread's rows by start; of rows that start together the longer first, then one with a callchain."""
-    # Rows come nearly sorted, so a stable sort and a repair of the few ties beat one sort by three keys.
-    order = np.argsort(start, kind="stable")
-    ordered = start[order]
-    tied = ordered[1:] == ordered[:-1]
-    if tied.any():
-        at = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
-        rows = order[at]
-        order[at] = rows[np.lexsort((no_chain[rows], -end[rows], start[rows]))]
-    return order
+def _outer_first(own: IntArray, start: IntArray, end: IntArray, no_chain: BoolArray) -> IntArray:
+    """One thread's rows by start; of rows that start together the longer first, then one with a callchain."""
+    # Rows come sorted or nearly so: a stable sort and a repair of the few ties beat one sort by three keys.
+    begun = start[own]
+    if (begun[1:] < begun[:-1]).any():
+        order = np.argsort(begun, kind="stable")
+        begun, own = begun[order], own[order]
+    tied = begun[1:] == begun[:-1]
+    if not tied.any():
+        return own
+    at = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
+    rows = own[at]
+    result = own.copy()
+    result[at] = rows[np.lexsort((no_chain[rows], -end[rows], start[rows]))]
+    return result
 
 
 def _is_outermost(start: IntArray, end: IntArray) -> BoolArray:
@@ -156,27 +154,37 @@ def _is_outermost(start: IntArray, end: IntArray) -> BoolArray:
     return outermost
 
 
-def _earliest_row(
-    trace: Trace, processes: IntArray, process: IntArray, correlation_id: IntArray, start: IntArray
-) -> IntArray:
-    """For each GPU row the index of the earliest API row of its (process, correlation id), or -1."""
-    gpu_correlation = trace.gpu["correlation_id"].to_numpy()
+def _launching_rows(trace: Trace, processes: IntArray, may_launch: BoolArray) -> IntArray:
+    """For each GPU row the API row that launched it, -1 without one: the earliest of its process and correlation id
+    whose name says that it may (`may_launch`, by name).
+    """
+    start, global_tid, name = (trace.api[column].to_numpy() for column in ("start_ns", "global_tid", "name"))
+    api_id, gpu_id = trace.api["correlation_id"].to_numpy(), trace.gpu["correlation_id"].to_numpy()
     gpu_process = trace.gpu["process"].to_numpy()
-    if not len(start):
-        return np.full(len(gpu_correlation), -1, dtype=np.int64)
-    gpu_code = np.searchsorted(processes, gpu_process)
-    gpu_code[gpu_code == len(processes)] = 0
-    known = (processes[gpu_code] == gpu_process) & (gpu_correlation >= 0)
-    span = int(max(correlation_id.max(), gpu_correlation.max(initial=0))) + 1
+    span = int(max(api_id.max(initial=0), gpu_id.max(initial=0))) + 1
     if span > 2**62 // (len(processes) + 1):
-        values, ranks = np.unique(np.concatenate((correlation_id, gpu_correlation)), return_inverse=True)
-        correlation_id, gpu_correlation, span = ranks[: len(start)], ranks[len(start) :], len(values)
-    key = process * span + correlation_id
-    order = np.argsort(start, kind="stable")
-    order = order[np.argsort(key[order], kind="stable")]
-    sorted_key = key[order]
-    gpu_key = gpu_code * span + gpu_correlation
-    at = np.searchsorted(sorted_key, gpu_key)
-    at[at == len(sorted_key)] = 0
-    found = known & (sorted_key[at] == gpu_key)
-    return np.where(found, order[at], -1)
+        values, ranks = np.unique(np.concatenate((api_id, gpu_id)), return_inverse=True)
+        ranks[values[ranks] < 0] = -1
+        api_id, gpu_id, span = ranks[: len(api_id)], ranks[len(api_id) :], len(values)
+
+    key = np.empty(len(gpu_id), dtype=np.int64)
+    for own in blocks(len(key)):
+        code = np.searchsorted(processes, gpu_process[own])
+        code[code == len(processes)] = 0
+        known = (processes[code] == gpu_process[own]) & (gpu_id[own] >= 0)
+        key[own] = np.where(known, code * span + gpu_id[own], -1)
+    keys = distinct(key)
+    earliest = np.full(len(keys), -1, dtype=np.int64)
+    for own in blocks(len(start)):
+        rows = own.start + np.flatnonzero(may_launch[name[own]] & (api_id[own] >= 0))
+        rows = rows[np.argsort(start[rows], kind="stable")[::-1]]  # the earliest is written last
+        row_key = np.searchsorted(processes, global_tid[rows] >> 24) * span + api_id[rows]
+        at = np.searchsorted(keys, row_key)
+        at[at == len(keys)] = 0
+        before = earliest[at]
+        better = (keys[at] == row_key) & ((before < 0) | (start[rows] < start[before]))
+        earliest[at[better]] = rows[better]
+    result = key
+    for own in blocks(len(key)):
+        result[own] = earliest[np.searchsorted(keys, key[own])]
+    return result

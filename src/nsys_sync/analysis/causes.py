@@ -207,6 +207,11 @@ RULES: tuple[Rule, ...] = (
     Rule("operator-read", None, READ_OR_LOST, inner=(_SCALAR, "at::_ops::")),
     # Python frames alone, where the native stack is missing or says nothing.
     Rule("device-synchronize", "torch.cuda.synchronize()", EXPLICIT, python=r"torch/cuda/__init__\.py:synchronize$"),
+    Rule(
+        *("stream-synchronize", "stream.synchronize()", "cudaStreamSynchronize"),
+        python=r"torch/cuda/streams\.py:synchronize$",
+        python_suffices=True,
+    ),
     Rule("device-synchronize", None, "cudaDeviceSynchronize"),
     Rule("device-synchronize", None, "cuCtxSynchronize"),
     Rule("upload", None, UPLOAD),
@@ -257,11 +262,13 @@ def find_cause(facts: Facts) -> Finding:
 
 
 def find_cause_in_python(library: Sequence[str]) -> Finding | None:
-    """What `file:function` of the library's Python frames tell where nothing is known of the CUDA calls."""
+    """What `file:function` of the library's Python frames in an exact stack tell, nothing being known of CUDA calls."""
     for rule in RULES:
         frame = _python_frame(rule, library) if rule.python_suffices else None
         if frame is not None:
-            return Finding(model.Cause(rule.cause, "likely", (f"Python frame {_from_package(frame)}",)), rule.operation)
+            return Finding(
+                model.Cause(rule.cause, "certain", (f"Python frame {_from_package(frame)}",)), rule.operation
+            )
     return None
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, gaps_between, union, union_of_sorted
-from nsys_sync.trace.tables import BoolArray, Trace
+from nsys_sync.trace.tables import BoolArray, Trace, blocks
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class DeviceTime:
 
     `closing_call[g]` launched the activity that ends gap g, -1 where its launch is not in the trace; `host_late[g]`
     says that the host had queued nothing when the gap began. `overhead` are the profiler's own pauses in processes
-    that use the device. `launch_call` are the distinct calls that launched work here, in the order of Calls;
-    `process_ids` the processes with rows on the device.
+    that use the device. `launches[c]` says that call c launched work here; `process_ids` are the processes with
+    rows on the device.
     """
 
     device_id: int
@@ -30,7 +30,7 @@ class DeviceTime:
     closing_call: IntArray
     host_late: BoolArray
     overhead: Intervals
-    launch_call: IntArray
+    launches: BoolArray
     process_ids: IntArray
 
 
@@ -65,11 +65,10 @@ def _device_time(
         return None
     gaps = gaps_between(busy)
     closing = _first_launched(calls, start, active_launch[order], gaps.end)
-    has_launch = closing >= 0
-    host_late = has_launch.copy()
-    host_late[has_launch] = (calls.start[closing[has_launch]] > gaps.start[has_launch]) | is_sync_call[
-        closing[has_launch]
-    ]
+    host_late = closing >= 0
+    for block in blocks(len(gaps)):
+        late, call = host_late[block], closing[block]
+        late[late] = (calls.start[call[late]] > gaps.start[block][late]) | is_sync_call[call[late]]
     own = np.isin(trace.overhead["process"].to_numpy(), process_ids)
     overhead = (
         union(trace.overhead["start_ns"].to_numpy()[own], trace.overhead["end_ns"].to_numpy()[own])
@@ -87,7 +86,7 @@ def _device_time(
         closing_call=closing,
         host_late=host_late,
         overhead=overhead,
-        launch_call=np.flatnonzero(launches),
+        launches=launches,
         process_ids=process_ids,
     )
 
@@ -99,7 +98,7 @@ def _first_launched(calls: Calls, start: IntArray, launched_by: IntArray, moment
     """
     first = np.searchsorted(start, moments, side="left")
     result = launched_by[first]
-    several = np.flatnonzero(start[np.minimum(first + 1, len(start) - 1)] == moments)
+    several = np.flatnonzero(np.append(start[1:] == start[:-1], False)[first])
     if len(several):
         tied = np.isin(start, moments[several])
         tied_start, tied_launch = start[tied], launched_by[tied]

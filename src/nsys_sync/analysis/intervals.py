@@ -37,7 +37,9 @@ class Intervals:
         """Covered nanoseconds before each `time`."""
         if not len(self):
             return np.zeros(len(time), dtype=np.int64)
-        covered = np.concatenate(([0], np.cumsum(self.end - self.start)))
+        covered = np.zeros(len(self) + 1, dtype=np.int64)
+        np.subtract(self.end, self.start, out=covered[1:])
+        np.cumsum(covered, out=covered)
         index = np.searchsorted(self.start, time, side="right")
         last = np.maximum(index - 1, 0)
         over = np.where(index > 0, np.maximum(self.end[last] - time, 0), 0)
@@ -65,26 +67,31 @@ def union_of_sorted(start: IntArray, end: IntArray) -> Intervals:
         return EMPTY
     latest_end = np.maximum.accumulate(end)
     first = np.concatenate(([True], start[1:] > latest_end[:-1]))
-    return Intervals(start[first], latest_end[np.concatenate((np.flatnonzero(first)[1:] - 1, [len(end) - 1]))])
+    return Intervals(start[first], latest_end[np.append(first[1:], True)])
 
 
 def gaps_between(covered: Intervals) -> Intervals:
-    """What lies between the first and the last of `covered` and is not covered."""
-    open_ = covered.start[1:] > covered.end[:-1]
-    return Intervals(covered.end[:-1][open_], covered.start[1:][open_])
+    """What lies between the intervals of a union, of which no two touch."""
+    return Intervals(covered.end[:-1], covered.start[1:])
 
 
 def intersect(a: Intervals, b: Intervals) -> tuple[Intervals, IntArray, IntArray]:
     """The pieces common to both, and for each its index in `a` and in `b`."""
-    if not len(a) or not len(b):
+    if len(a) > len(b):  # What is done for each of `a` is then done for few.
+        pieces, in_b, in_a = intersect(b, a)
+        return pieces, in_a, in_b
+    if not len(a):
         return EMPTY, NONE, NONE
     first = np.searchsorted(b.end, a.start, side="right")
     stop = np.searchsorted(b.start, a.end, side="left")
     count = np.maximum(stop - first, 0)
     in_a = np.repeat(np.arange(len(a)), count)
-    in_b = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
-    pieces = Intervals(np.maximum(a.start[in_a], b.start[in_b]), np.minimum(a.end[in_a], b.end[in_b]))
-    return pieces, in_a, in_b
+    in_b = np.repeat(first - (np.cumsum(count) - count), count)
+    in_b += np.arange(len(in_b))
+    start, end = b.start[in_b], b.end[in_b]
+    np.maximum(start, a.start[in_a], out=start)
+    np.minimum(end, a.end[in_a], out=end)
+    return Intervals(start, end), in_a, in_b
 
 
 def subtract(a: Intervals, b: Intervals) -> tuple[Intervals, IntArray]:

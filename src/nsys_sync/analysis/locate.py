@@ -35,9 +35,6 @@ class PythonLocations:
 def locate_in_python(trace: Trace, calls: Calls, operations: Operations, options: Options) -> PythonLocations:
     """The stack that has exactly the start and thread of the operation's call, else the first sample inside it."""
     python = trace.python
-    is_user_file = np.array(
-        [is_user_code(path, options.user_code, options.library_code) for path in python.files], dtype=bool
-    )
     exact = np.flatnonzero(~python.is_sample)
     event = _matching_event(python, exact, calls, operations.call)
     with_copy = np.flatnonzero((event < 0) & (operations.copy_call >= 0))
@@ -53,9 +50,14 @@ def locate_in_python(trace: Trace, calls: Calls, operations: Operations, options
     frame = np.full(len(event), -1, dtype=np.int64)
     library_frames = np.zeros(len(event), dtype=np.int64)
     if len(used):
-        chosen, inside = _innermost_user_frame(python, used, is_user_file)
+        chosen, inside = innermost_user_frame(python, used, user_files(python, options))
         frame[found], library_frames[found] = chosen[inverse], inside[inverse]
     return PythonLocations(event, frame, library_frames, how)
+
+
+def user_files(python: PythonEvents, options: Options) -> BoolArray:
+    """For each of `python.files` whether it is the user's own code."""
+    return np.array([is_user_code(path, options.user_code, options.library_code) for path in python.files], dtype=bool)
 
 
 def _matching_event(python: PythonEvents, exact: IntArray, calls: Calls, call: IntArray) -> IntArray:
@@ -85,7 +87,7 @@ def _first_sample_inside(python: PythonEvents, calls: Calls, operations: Operati
     sample_process = python.global_tid[samples] >> 24
     for code in np.unique(operations.process[missing]):
         own_samples = samples[sample_process == calls.processes[code]]
-        if not len(own_samples) or not _has_one_python_thread(python, own_samples, int(calls.processes[code])):
+        if not len(own_samples) or not has_one_python_thread(python, own_samples, int(calls.processes[code])):
             continue
         own = np.flatnonzero(operations.process[missing] == code)
         times = python.start_ns[own_samples]
@@ -95,14 +97,14 @@ def _first_sample_inside(python: PythonEvents, calls: Calls, operations: Operati
     return result
 
 
-def _has_one_python_thread(python: PythonEvents, samples: IntArray, process: int) -> bool:
+def has_one_python_thread(python: PythonEvents, samples: IntArray, process: int) -> bool:
     """The sampler writes one event a Python thread, all with the same time, and does not say whose each is."""
     times = python.start_ns[samples]
     callers = python.global_tid[~python.is_sample & ((python.global_tid >> 24) == process)]
     return not bool((times[1:] == times[:-1]).any()) and len(np.unique(callers)) <= 1
 
 
-def _innermost_user_frame(python: PythonEvents, events: IntArray, is_user_file: BoolArray) -> tuple[IntArray, IntArray]:
+def innermost_user_frame(python: PythonEvents, events: IntArray, is_user_file: BoolArray) -> tuple[IntArray, IntArray]:
     """For each event the index of its location's frame, and how many frames of libraries stand inside it."""
     first, count = python.first[events], python.count[events]
     begins = np.cumsum(count) - count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -14,13 +15,16 @@ from nsys_sync.analysis.causes import Facts, Finding, agreed, find_cause
 from nsys_sync.analysis.intervals import IntArray
 from nsys_sync.analysis.locate import EXACT, NATIVE, NVTX, THREAD
 from nsys_sync.analysis.sites import SiteKey, group_keys
-from nsys_sync.analysis.source import Source
-from nsys_sync.analysis.verdict import FAMILY, explain
+from nsys_sync.analysis.source import Source, SourceUse
+from nsys_sync.analysis.source_rules import RETURNED
+from nsys_sync.analysis.verdict import FAMILY, explain, shows_call
 from nsys_sync.trace.api_names import base_name
 from nsys_sync.trace.schema import COPY_KINDS, MEMORY_KINDS
 from nsys_sync.trace.tables import BoolArray, FrameArray
 
 LONGEST_LABEL = 120
+CALLERS_FOLLOWED, CALLERS_READ = 4, 16
+"""How many callers up a returned value is followed, and how many different ones at most."""
 STACKS_READ = 5_000
 """Groups of operations whose native stack is read whole; of more, those with most operations."""
 LIBRARY_FRAMES = 40
@@ -66,23 +70,20 @@ def sites_of(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tupl
     line_and_kind, _ = group_keys([column[first] for column in location_and_api])
     findings = list(agreed(findings, line_and_kind, (one.chain_id[first] >= 0).tolist()))
 
-    sources = _sources(one, np.unique(file[first][file[first] >= 0]))
+    uses = _source_uses(one, first, findings, _Frames(file, function, line), group)
     files = [one.shown(path) for path in trace.python.files]
     sites: dict[SiteKey, int] = {}
     site_of_group = np.empty(len(first), dtype=np.int64)
-    for code, (row, finding) in enumerate(zip(first.tolist(), findings, strict=True)):
+    for code, (row, finding, use) in enumerate(zip(first.tolist(), findings, uses, strict=True)):
         if place[row] == 0:
             path, name = files[file[row]], trace.python.functions[function[row]]
             label = f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line[row]} {name}"
             location = model.Location(label, name, path, int(line[row]))
-            source = sources.get(int(file[row]))
         else:
-            name, source = "", None
             location = model.Location(
                 _other_label(one, int(how[row]), int(other[row]), native_names, nvtx_names), None, None, None
             )
-        use = source[0].use(name, int(line[row]), FAMILY.get(finding.cause.id, "other")) if source else None
-        verdict = explain(finding, use, source[1] if source else None)
+        verdict = explain(finding, *use)
         key = SiteKey(location, _kind(one, row, bool(folded[row]), finding.operation), verdict.cause.id, verdict)
         site_of_group[code] = sites.setdefault(key, len(sites))
     return how, site_of_group[group], list(sites)
@@ -114,15 +115,102 @@ def _findings(one: Attributed, group: IntArray, first: IntArray, folded: BoolArr
     return findings
 
 
-def _sources(one: Attributed, files: IntArray) -> dict[int, tuple[Source, str]]:
-    """File code → the parsed source and why it is taken for the one that ran."""
-    paths = {one.trace.python.files[code]: int(code) for code in files}
-    result = {}
-    for path, found in one.read_sources(list(paths)).items():
-        parsed = Source.parse(found.text)
-        if parsed is not None:
-            result[paths[path]] = (parsed, found.basis)
+@dataclass(frozen=True)
+class _Frames:
+    """One Python frame an operation, as codes; -1 without."""
+
+    file: IntArray
+    function: IntArray
+    line: IntArray
+
+
+def _source_uses(
+    one: Attributed, first: IntArray, findings: Sequence[Finding], place: _Frames, group: IntArray
+) -> list[tuple[SourceUse | None, str | None]]:
+    """For each group what its source line says, and why that file is taken for the one that ran.
+
+    A file is not believed where most of the lines that must show a certain call do not: it is another version.
+    """
+    sources = _Sources(one)
+    uses: list[SourceUse | None] = []
+    told: dict[int, list[bool]] = {}
+    for row, finding in zip(first.tolist(), findings, strict=True):
+        file = int(place.file[row])
+        source = sources.of(file)
+        family = FAMILY.get(finding.cause.id, "other")
+        name = one.trace.python.functions[place.function[row]]
+        use = source.use(name, int(place.line[row]), family) if source else None
+        if use is not None and one.python.library_frames[row] == 0:
+            shows = shows_call(finding, use)
+            if shows is not None:
+                told.setdefault(file, []).append(shows)
+            use = use if shows is not False else None
+        uses.append(use)
+    sources.disbelieve({code for code, shown in told.items() if 2 * sum(shown) < len(shown)})
+    rows = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
+    result: list[tuple[SourceUse | None, str | None]] = []
+    for row, own, use in zip(first.tolist(), rows, uses, strict=True):
+        basis = sources.basis(int(place.file[row]))
+        if use is None or basis is None:
+            result.append((None, None))
+            continue
+        result.append((_in_callers(one, sources, own, use), basis))
     return result
+
+
+def _in_callers(one: Attributed, sources: _Sources, rows: IntArray, use: SourceUse) -> SourceUse:
+    """What becomes of a value that is returned, if all callers do the same with it."""
+    python, frame = one.trace.python, one.python.frame[rows]
+    end = python.first[one.python.event[rows]] + python.count[one.python.event[rows]]
+    result = use
+    for level in range(1, CALLERS_FOLLOWED + 1):
+        if result.dependency is not None or result.reason != RETURNED or (frame + level >= end).any():
+            return result if result.dependency is not None else use
+        calls = {
+            (int(python.frame_file[at]), int(python.frame_function[at]), int(python.frame_line[at]), callee)
+            for at, callee in zip(
+                (frame + level).tolist(), python.frame_function[frame + level - 1].tolist(), strict=True
+            )
+        }
+        found = [
+            source.use_of_result(python.functions[function], line, python.functions[callee]) if source else None
+            for file, function, line, callee in calls
+            for source in [sources.of(file)]
+        ]
+        decided = {(one.dependency, one.reason == RETURNED) for one in found if one is not None}
+        if len(calls) > CALLERS_READ or None in found or len(decided) != 1 or not found[0]:
+            return use
+        caller = found[0]
+        evidence = "; ".join(part for part in (result.evidence, caller.evidence) if part)
+        result = replace(use, dependency=caller.dependency, reason=caller.reason, certainty="likely", evidence=evidence)
+    return result if result.dependency is not None else use
+
+
+class _Sources:
+    """The user's files, read and parsed when they are first asked for."""
+
+    def __init__(self, one: Attributed) -> None:
+        self._one = one
+        self._parsed: dict[int, tuple[Source, str] | None] = {-1: None}
+
+    def of(self, file: int) -> Source | None:
+        entry = self._entry(file)
+        return entry[0] if entry else None
+
+    def basis(self, file: int) -> str | None:
+        entry = self._entry(file)
+        return entry[1] if entry else None
+
+    def disbelieve(self, files: set[int]) -> None:
+        self._parsed.update(dict.fromkeys(files))
+
+    def _entry(self, file: int) -> tuple[Source, str] | None:
+        if file not in self._parsed:
+            path = self._one.trace.python.files[file]
+            found = self._one.read_sources([path]).get(path)
+            source = Source.parse(found.text) if found else None
+            self._parsed[file] = (source, found.basis) if found and source else None
+        return self._parsed[file]
 
 
 def python_stack_hash(one: Attributed, frames: IntArray | None) -> IntArray:

@@ -35,11 +35,13 @@ class SiteKey:
 class TraceOperations:
     """The operations of one trace that are shown, one entry each. Codes index the tuples below.
 
-    `stall` and `idle_within` hold 0 where `known` is False. `step` is the index of the step in which the operation
-    began, -1 outside all. `chain_id` is the native callchain, -1 without; `event` the Python event, -1 without.
+    `stall` and `idle_within` hold 0 where `known` is False. `row` is the operation's place among all of the trace;
+    `step` the index of the step in which it began, -1 outside all. `chain_id` is the native callchain, -1 without;
+    `event` the Python event, -1 without.
     """
 
     trace: str
+    row: IntArray
     site: IntArray
     site_keys: Sequence[SiteKey]
     start: IntArray
@@ -56,6 +58,7 @@ class TraceOperations:
     step: IntArray
     in_startup: BoolArray
     redundant: BoolArray
+    redundant_known: BoolArray
     correlation_id: IntArray
     chain_id: IntArray
     event: IntArray
@@ -142,6 +145,7 @@ class _Operations:
         self.step = shifted(lambda one: one.step, [one.steps for one in traces])
         self.in_startup = column(lambda one: one.in_startup.astype(np.int64)).astype(bool)
         self.redundant = column(lambda one: one.redundant.astype(np.int64)).astype(bool)
+        self.redundant_known = column(lambda one: one.redundant_known.astype(np.int64)).astype(bool)
         self.correlation_id = column(lambda one: one.correlation_id)
         self.stack = column(lambda one: one.stack)
         self.bounds: IntArray = np.zeros(1, dtype=np.int64)
@@ -223,6 +227,7 @@ def _site(
 ) -> tuple[model.Site, tuple[int, int]]:
     location, kind, verdict = key.location, key.kind, key.verdict
     known = bool(table.known[own].all())
+    waits_only = kind.copy_kind is None
     stall = _distribution(table.stall[own]) if known else None
     ordered_stall = np.sort(table.stall[own])
     worst = np.lexsort((table.start[own], -table.blocked[own], -table.stall[own]))[:EXAMPLES]
@@ -235,7 +240,7 @@ def _site(
         dependency=verdict.dependency,
         advice=verdict.advice,
         source=verdict.source,
-        redundant_calls=int(table.redundant[own].sum()) if known else None,
+        redundant_calls=int(table.redundant[own].sum()) if waits_only and table.redundant_known[own].all() else None,
         calls=own.stop - own.start,
         stall=stall,
         stall_ratio=stall.total_ns / window_ns if stall and window_ns else None,

@@ -28,6 +28,7 @@ from nsys_sync.analysis.source_rules import (
     LOOPS,
     METADATA_METHODS,
     NAMING_CALLS,
+    NEVER_USED,
     NUMBER_CALLS,
     OPEN_ENDS,
     PASSES_ON,
@@ -132,7 +133,7 @@ def _open(reason: str = "the source does not tell", evidence: str = "") -> _Cont
     return _Context(None, reason, "open", evidence)
 
 
-CARRIED_ALONG = _Context("false", "the value is never used", "likely", "")
+CARRIED_ALONG = _Context("false", NEVER_USED, "likely", "")
 """Back at an assignment that was followed already: no use beyond those found there."""
 
 
@@ -195,7 +196,22 @@ class Source:
         if not here:
             return None
         found = self._narrowed(list(self._fits(nodes, family)), line)
-        text = self._text(statements, line)
+        return self._use(found, self._text(statements, line))
+
+    def use_of_result(self, function: str, line: int, callee: str) -> SourceUse | None:
+        """What `function` does on `line` with what a call of `callee` there returns; None if there is no such call."""
+        statements = self._statements.get(line, [])
+        calls = [
+            _Fit(node, f"{callee}()")
+            for statement in statements
+            for node in (statement, *header_nodes(statement))
+            if node in self._places and self._may_run(node, function)
+            if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] == callee
+        ]
+        found = self._narrowed(calls, line)
+        return self._use(found, self._text(statements, line)) if found else None
+
+    def _use(self, found: list[_Fit], text: str) -> SourceUse:
         contexts = [fit.context or self._context(fit.node, set()) for fit in found]
         operations = {fit.operation for fit in found}
         throughs = {fit.through for fit in found}
@@ -555,7 +571,7 @@ class Source:
             if isinstance(parent, ast.NamedExpr) and field == "value":
                 after = self._follow(parent.target.id, parent, followed)
                 around = self._context(parent, followed)
-                return around if after.reason == "the value is never used" else _combine([after, around])
+                return around if after.reason == NEVER_USED else _combine([after, around])
             if isinstance(parent, ast.AugAssign) and field == "value":
                 if isinstance(node, (ast.List, ast.Tuple, ast.ListComp)):
                     return _open("kept in a list", f"line {line} adds it to a list")
@@ -565,7 +581,7 @@ class Source:
             if isinstance(parent, ast.Raise) or (isinstance(parent, ast.Assert) and field == "msg"):
                 return _shown(line, "an error message")
             if isinstance(parent, ast.Expr) and not is_called:
-                return _Context("false", "the value is never used", "likely", f"line {line} does nothing with it")
+                return _Context("false", NEVER_USED, "likely", f"line {line} does nothing with it")
             return _open()
 
     @staticmethod
@@ -654,7 +670,7 @@ class Source:
         if not loads:
             if isinstance(scope, ast.Module) or all_loads:
                 return _open("stored", kept)
-            return _Context("false", "the value is never used", "likely", f"{kept}, which is never used")
+            return _Context("false", NEVER_USED, "likely", f"{kept}, which is never used")
         context = _combine([self._load_context(load, followed) for load in loads])
         certainty: Certainty = "likely" if context.kind else "open"
         evidence = f"{kept}, and {context.evidence}" if context.evidence else kept

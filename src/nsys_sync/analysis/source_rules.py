@@ -85,8 +85,10 @@ POSITIONS = {
     (ast.Dict, "keys"): "key",
     (ast.DictComp, "key"): "key",
 }
+RETURNED = "returned"
+NEVER_USED = "the value is never used"
 OPEN_ENDS = {
-    (ast.Return, "value"): "returned",
+    (ast.Return, "value"): RETURNED,
     (ast.Lambda, "body"): "returned by a lambda",
     (ast.Yield, "value"): "yielded",
     (ast.YieldFrom, "value"): "yielded",

@@ -1,14 +1,15 @@
 """Charges the idle time of host-late gaps to the sync operations that caused it (the credit rule of DESIGN.md).
 
 Each moment of a gap goes to the last eligible operation begun by then that has credit left; an operation's credit on
-a device is the time it blocked. Taken gap by gap this is a stack that demands pop from the top. Here all gaps walk
+a device is the time it blocked. Taken gap by gap this is a stack that demands pop from the top. Here many gaps walk
 down the stack at once: each has a pointer to the newest operation it may still use, and takes from it as soon as no
-earlier gap can want it. That gives the same charges in a few rounds of array operations.
+earlier gap can want it. That gives the same charges in a few rounds of array operations. The gaps after those then
+find the credit that they left.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.device_time import DeviceTime
 from nsys_sync.analysis.intervals import IntArray, Intervals, cut, distinct, subtract
 from nsys_sync.analysis.operations import Operations
-from nsys_sync.trace.tables import BoolArray
+from nsys_sync.trace.tables import BoolArray, blocks
 
 LAUNCH_QUEUE_DEPTH = 1024
 """Launches that CUDA queues before a launch blocks: the host cannot be further ahead (capture `run_ahead`)."""
@@ -34,10 +35,10 @@ class Charges:
 
 @dataclass(frozen=True)
 class HostBound:
-    """Idle time of host-late gaps that no operation has credit for; `process` launched the work that ended the gap."""
+    """Idle time of host-late gaps that no operation has credit for; `thread` launched the work that ended the gap."""
 
     intervals: Intervals
-    process: IntArray
+    thread: IntArray
 
 
 def attribute(device: DeviceTime, calls: Calls, operations: Operations) -> tuple[Charges, HostBound]:
@@ -47,58 +48,128 @@ def attribute(device: DeviceTime, calls: Calls, operations: Operations) -> tuple
     closing = device.closing_call[device.host_late][gap]
     process = calls.process_of(closing)
 
-    parts: dict[str, list[IntArray]] = {name: [] for name in ("start", "end", "closing", "pointer", "lowest")}
-    bounds = np.searchsorted(operations.process, np.arange(len(calls.processes) + 1))
-    for code in distinct(process):
-        own = process == code
-        begun = operations.start[bounds[code] : bounds[code + 1]]
-        cut_pieces, index = cut(Intervals(pieces.start[own], pieces.end[own]), begun)
-        parts["start"].append(cut_pieces.start)
-        parts["end"].append(cut_pieces.end)
-        parts["closing"].append(closing[own][index])
-        parts["pointer"].append(bounds[code] + np.searchsorted(begun, cut_pieces.start, side="right") - 1)
-        parts["lowest"].append(np.full(len(index), bounds[code]))
-    joined = {name: _joined(arrays) for name, arrays in parts.items()}
-    eligibility = _Eligibility(device, calls, operations, joined["closing"])
-    charges, unpaid_piece, unpaid_start = _walk_down(
-        joined["start"],
-        joined["end"],
-        joined["pointer"],
-        joined["lowest"],
-        eligibility,
-        operations.end - operations.start,
+    charges: list[Charges] = []
+    host_bound: list[HostBound] = []
+    for code in distinct(process).tolist():
+        launches = _launches(device, calls, code)
+        first, payers = _payers(operations, code, launches)
+        own = np.flatnonzero(process == code)
+        for block in blocks(len(own)):
+            chosen = own[block]
+            uncut = Intervals(pieces.start[chosen], pieces.end[chosen])
+            launch = closing[chosen]
+            charged, unpaid = _charge(uncut, calls.start[launch], calls.thread[launch], launches, payers)
+            charges.append(Charges(charged.operation + first, charged.start, charged.end))
+            host_bound.append(unpaid)
+    start = _joined([one.intervals.start for one in host_bound])
+    order = np.argsort(start, kind="stable")
+    end = _joined([one.intervals.end for one in host_bound])
+    return (
+        Charges(
+            _joined([one.operation for one in charges]),
+            _joined([one.start for one in charges]),
+            _joined([one.end for one in charges]),
+        ),
+        HostBound(Intervals(start[order], end[order]), _joined([one.thread for one in host_bound])[order]),
     )
-    order = np.argsort(unpaid_start, kind="stable")
-    piece = unpaid_piece[order]
-    host_bound = HostBound(
-        Intervals(unpaid_start[order], joined["end"][piece]), calls.process_of(joined["closing"][piece])
+
+
+def _joined(parts: list[IntArray]) -> IntArray:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class _Launches:
+    """When one process launched work on the device: sorted over all its threads, and by thread after BEFORE_ALL."""
+
+    of_process: IntArray
+    of_thread: dict[int, IntArray]
+
+    def last(self, thread: IntArray, time: IntArray) -> IntArray:
+        """When each thread last launched at or before `time`; BEFORE_ALL if it never had."""
+        result = np.empty(len(time), dtype=np.int64)
+        order = np.argsort(thread, kind="stable")
+        for own in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1):
+            starts = self.of_thread[int(thread[own[0]])]
+            result[own] = starts[np.searchsorted(starts, time[own], side="right") - 1]
+        return result
+
+
+def _launches(device: DeviceTime, calls: Calls, process: int) -> _Launches:
+    of_thread = {}
+    for thread in np.flatnonzero(calls.process_of_thread == process).tolist():
+        own = slice(*np.searchsorted(calls.thread, (thread, thread + 1)))
+        of_thread[thread] = np.concatenate(([BEFORE_ALL], calls.start[own][device.launches[own]]))
+    of_process = np.concatenate([starts[1:] for starts in of_thread.values()])
+    of_process.sort(kind="stable")
+    return _Launches(of_process, of_thread)
+
+
+@dataclass(frozen=True)
+class _Payers:
+    """Operations of one process, sorted by start. `credit` is what each has left: charging takes from it."""
+
+    start: IntArray
+    thread: IntArray
+    launches_by_end: IntArray
+    launches_by_end_of_older: IntArray
+    credit: IntArray
+
+    def part(self, own: slice) -> _Payers:
+        return replace(self, **{name: values[own] for name, values in vars(self).items()})
+
+
+def _payers(operations: Operations, process: int, launches: _Launches) -> tuple[int, _Payers]:
+    """The process's operations, and the index of the first."""
+    first, stop = np.searchsorted(operations.process, (process, process + 1)).tolist()
+    start, end = operations.start[first:stop], operations.end[first:stop]
+    launches_by_end = np.searchsorted(launches.of_process, end, side="right")
+    return first, _Payers(
+        start=start,
+        thread=operations.thread[first:stop],
+        launches_by_end=launches_by_end,
+        # Operations are sorted by start, but one on another thread may end later: the maximum over the older ones.
+        launches_by_end_of_older=np.maximum.accumulate(launches_by_end),
+        credit=end - start,
     )
-    return charges, host_bound
+
+
+def _charge(
+    uncut: Intervals, launch_start: IntArray, launch_thread: IntArray, launches: _Launches, payers: _Payers
+) -> tuple[Charges, HostBound]:
+    """Charges pieces of gaps, each with the call that launched the work after it. Returns also what is left unpaid."""
+    pieces, index = cut(uncut, payers.start)
+    pointer = np.searchsorted(payers.start, pieces.start, side="right") - 1
+    launches_before = np.searchsorted(launches.of_process, launch_start, side="left")
+    # All credit older than this has lapsed: pieces of one part of the trace look at operations of that part alone.
+    oldest = np.searchsorted(payers.launches_by_end_of_older, launches_before.min() - LAUNCH_QUEUE_DEPTH, side="right")
+    payers = payers.part(slice(oldest, pointer[-1] + 1))
+    eligibility = _Eligibility(launches, payers, launch_start[index], launch_thread[index], launches_before[index])
+    charges, unpaid = _walk_down(pieces, np.maximum(pointer - oldest, -1), eligibility, payers.credit)
+    return Charges(charges.operation + oldest, charges.start, charges.end), unpaid
 
 
 def _walk_down(
-    start: IntArray, end: IntArray, pointer: IntArray, lowest: IntArray, eligibility: _Eligibility, credit: IntArray
-) -> tuple[Charges, IntArray, IntArray]:
-    """Pieces are sorted by (process, start); `pointer` is the newest operation begun by a piece's start, `lowest` the
-    first operation of its process. Returns the charges, and the pieces not paid in full with where the rest begins.
+    pieces: Intervals, pointer: IntArray, eligibility: _Eligibility, credit: IntArray
+) -> tuple[Charges, HostBound]:
+    """`pointer` is the newest operation begun by a piece's start, -1 without one. Takes what is charged from `credit`,
+    and returns the charges and what is left of the pieces not paid in full.
     """
     charged_operation, charged_start, charged_end, unpaid = [], [], [], []
-    start, credit = start.copy(), credit.copy()
+    start, end = pieces.start.copy(), pieces.end
     active, numbers = np.arange(len(start)), np.arange(len(credit))
-    searching = np.arange(len(active))
+    searching = np.flatnonzero(pointer >= 0)
     while len(active):
         newest_with_credit = np.maximum.accumulate(np.where(credit > 0, numbers, -1))
         while len(searching):
-            candidate = pointer[searching]
-            reachable = np.flatnonzero(candidate >= lowest[active[searching]])
-            candidate[reachable] = newest_with_credit[candidate[reachable]]
-            candidate[candidate < lowest[active[searching]]] = -1
+            candidate = newest_with_credit[pointer[searching]]
             pointer[searching] = candidate
-            searching = searching[candidate >= 0]
-            piece, operation = active[searching], pointer[searching]
-            refused = ~eligibility.allows(piece, operation)
-            searching, piece, operation = searching[refused], piece[refused], operation[refused]
-            pointer[searching] = np.where(eligibility.any_left(piece, operation), operation - 1, -1)
+            searching, candidate = searching[candidate >= 0], candidate[candidate >= 0]
+            piece = active[searching]
+            refused = ~eligibility.allows(piece, candidate)
+            searching, piece, candidate = searching[refused], piece[refused], candidate[refused]
+            pointer[searching] = np.where(eligibility.any_left(piece, candidate), candidate - 1, -1)
+            searching = searching[pointer[searching] >= 0]
         unpaid.append(active[pointer < 0])
         active, pointer = active[pointer >= 0], pointer[pointer >= 0]
         # An earlier piece whose pointer is above this one's may still come down to it: wait for it.
@@ -118,72 +189,39 @@ def _walk_down(
         paid = start[active] == end[active]
         active, pointer = active[~paid], pointer[~paid]
         searching = np.flatnonzero(credit[pointer] == 0)
-    unpaid_piece = _joined(unpaid)
+    rest = np.sort(_joined(unpaid))
     charges = Charges(_joined(charged_operation), _joined(charged_start), _joined(charged_end))
-    return charges, unpaid_piece, start[unpaid_piece]
+    return charges, HostBound(Intervals(start[rest], end[rest]), eligibility.launch_thread[rest])
 
 
-def _joined(parts: list[IntArray]) -> IntArray:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-
-
+@dataclass(frozen=True)
 class _Eligibility:
     """Which operations may pay for a piece of a gap, by the call that launched the work ending that gap."""
 
-    def __init__(self, device: DeviceTime, calls: Calls, operations: Operations, closing: IntArray) -> None:
-        launch = device.launch_call
-        self._times = distinct(calls.start[launch])
-        self._base = len(self._times) + 1
-        rank = np.searchsorted(self._times, calls.start[launch])
-        self._by_thread = calls.thread[launch] * self._base + rank  # sorted: calls are, by thread and start
-        self._by_process = np.sort(calls.process_of(launch) * self._base + rank, kind="stable")
-
-        self._operation_start = operations.start
-        self._operation_thread = operations.thread
-        self._launches_by_end = self._launches_before(
-            operations.process, np.searchsorted(self._times, operations.end, side="right")
-        )
-        # Operations are sorted by start, but one on another thread may end later: the maximum over the older ones.
-        self._launches_by_end_of_older = _cumulative_maximum(self._launches_by_end, operations.process)
-
-        self._thread = calls.thread[closing]
-        self._rank = np.searchsorted(self._times, calls.start[closing])
-        self._launches = self._launches_before(calls.process_of(closing), self._rank)
-
-    def _launches_before(self, process: IntArray, rank: IntArray) -> IntArray:
-        """How many launches of lower rank there are, counted over this process and all lower process codes."""
-        return np.searchsorted(self._by_process, process * self._base + rank, side="left")
+    launches: _Launches
+    payers: _Payers
+    launch_start: IntArray
+    launch_thread: IntArray
+    launches_before: IntArray
 
     def any_left(self, piece: IntArray, operation: IntArray) -> BoolArray:
         """Whether `operation` or an older one of its process can still have credit that has not lapsed."""
-        return self._launches[piece] - self._launches_by_end_of_older[operation] < LAUNCH_QUEUE_DEPTH
+        since = self.launches_before[piece] - self.payers.launches_by_end_of_older[operation]
+        return np.asarray(since < LAUNCH_QUEUE_DEPTH)
 
     def allows(self, piece: IntArray, operation: IntArray) -> BoolArray:
         """Whether the credit has not lapsed, and the operation's thread is the launching one or has handed over."""
-        result = self._launches[piece] - self._launches_by_end[operation] < LAUNCH_QUEUE_DEPTH
-        other = np.flatnonzero(result & (self._operation_thread[operation] != self._thread[piece]))
+        result = self.launches_before[piece] - self.payers.launches_by_end[operation] < LAUNCH_QUEUE_DEPTH
+        other = np.flatnonzero(result & (self.payers.thread[operation] != self.launch_thread[piece]))
         if len(other):
-            since = self._handed_over_since(piece[other], self._operation_thread[operation[other]])
-            result[other] = self._operation_start[operation[other]] >= since
+            piece, operation = piece[other], operation[other]
+            since = self._handed_over_since(piece, self.payers.thread[operation])
+            result[other] = self.payers.start[operation] >= since
         return result
 
     def _handed_over_since(self, piece: IntArray, other_thread: IntArray) -> IntArray:
         """The launching thread's last launch before the other thread's last one: after an operation that the other
         thread began since then, it launched nothing once the launching thread had launched again.
         """
-        others_last, found = self._last_launch(other_thread, self._rank[piece])
-        own_last, own_found = self._last_launch(self._thread[piece], others_last)
-        return np.where(found & own_found, self._times[own_last], BEFORE_ALL)
-
-    def _last_launch(self, thread: IntArray, rank: IntArray) -> tuple[IntArray, BoolArray]:
-        """The rank of the thread's last launch that began at or before `rank`, and whether there is one."""
-        at = np.searchsorted(self._by_thread, thread * self._base + rank, side="right") - 1
-        key = self._by_thread[np.maximum(at, 0)]
-        found = (at >= 0) & (key // self._base == thread)
-        return np.where(found, key % self._base, 0), found
-
-
-def _cumulative_maximum(values: IntArray, group: IntArray) -> IntArray:
-    """Running maximum within each run of equal `group` (sorted), for values below 2**40."""
-    shifted = np.maximum.accumulate(values + (group << 40))
-    return np.asarray(shifted - (group << 40), dtype=np.int64)
+        others_last = self.launches.last(other_thread, self.launch_start[piece])
+        return self.launches.last(self.launch_thread[piece], others_last)

@@ -11,9 +11,12 @@ from nsys_sync import model
 from nsys_sync.analysis.accounting import DeviceAccount, graph_launches_without_gpu_work
 from nsys_sync.analysis.attributed import Attributed
 from nsys_sync.analysis.calls import PID_MASK
+from nsys_sync.analysis.host_work import LineText, host_work
 from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, distinct, intersect, subtract, union
 from nsys_sync.analysis.locate import innermost_range
 from nsys_sync.analysis.phases import families, startup_by_process, user_ranges
+from nsys_sync.analysis.redundant import redundant_operations
+from nsys_sync.analysis.regions import regions
 from nsys_sync.analysis.site_keys import python_stack_hash, sites_of
 from nsys_sync.analysis.sites import HOW, TraceOperations
 from nsys_sync.trace.tables import BoolArray
@@ -60,8 +63,10 @@ def trace_operations(one: Attributed) -> TraceOperations:
     row = innermost_range(ranges, tid, operations.start)
     nvtx = np.where(row >= 0, family_codes[row], -1) if len(family_codes) else row
     how, site, keys = sites_of(one, nvtx, family_names)
+    redundant, redundant_known = redundant_operations(one)
     return TraceOperations(
         trace=trace.name,
+        row=np.flatnonzero(shown),
         site=site[shown],
         site_keys=keys,
         start=operations.start[shown],
@@ -77,7 +82,8 @@ def trace_operations(one: Attributed) -> TraceOperations:
         nvtx=nvtx[shown],
         step=_step_of(one.steps, tid, operations.start)[shown],
         in_startup=(operations.start < startup_end)[shown],
-        redundant=np.zeros(len(operations), dtype=bool)[shown],
+        redundant=redundant[shown],
+        redundant_known=redundant_known[shown],
         correlation_id=calls.correlation_id_of(operations.call)[shown],
         chain_id=one.chain_id[shown],
         event=one.python.event[shown],
@@ -107,8 +113,9 @@ def _idle_figures(one: Attributed) -> tuple[IntArray, IntArray, IntArray, BoolAr
         until = np.minimum(pieces.end, startup_end[account.stall_process[index]])
         np.add.at(startup_stall, owner, np.maximum(until - pieces.start, 0))
         uses = np.isin(calls.processes[operations.process], account.time.process_ids)
-        idle = one.clipped(account.idle)[0]
-        idle_within[uses] += idle.within(operations.start[uses], operations.end[uses])
+        start, end = operations.start[uses], operations.end[uses]
+        gaps, profiler = one.clipped(account.time.gaps)[0], one.clipped(account.profiler)[0]
+        idle_within[uses] += gaps.within(start, end) - profiler.within(start, end)
         if one.refusal(account):
             known &= ~uses
     return stall, startup_stall, idle_within, known
@@ -125,7 +132,9 @@ def _step_of(steps: pd.DataFrame | None, tid: IntArray, time: IntArray) -> IntAr
     return own
 
 
-def trace_report(one: Attributed, shown: TraceOperations, site_of_operation: IntArray) -> model.TraceReport:
+def trace_report(
+    one: Attributed, shown: TraceOperations, site_of_operation: IntArray, site_ids: Sequence[str]
+) -> model.TraceReport:
     """What is said of the trace as a whole. `site_of_operation` has the rank of each shown operation's site."""
     trace, calls = one.trace, one.calls
     steps = _steps(one, shown)
@@ -143,8 +152,8 @@ def trace_report(one: Attributed, shown: TraceOperations, site_of_operation: Int
             if any(entry.end > account.time.window_start for account in one.accounts)
         ),
         steps=steps,
-        regions=(),
-        host_work=None,
+        regions=regions(one, shown, site_of_operation, site_ids),
+        host_work=host_work(one, _source_line(one)),
         coverage=_coverage(one, shown, processes),
     )
 
@@ -284,6 +293,18 @@ def _merged(intervals: Intervals, resolution: int) -> Intervals:
     apart = np.concatenate(([True], intervals.start[1:] - intervals.end[:-1] > resolution))
     last = np.append(np.flatnonzero(apart)[1:] - 1, len(intervals) - 1)
     return Intervals(intervals.start[apart], intervals.end[last])
+
+
+def _source_line(one: Attributed) -> LineText:
+    lines: dict[str, list[str]] = {}
+
+    def line_text(path: str, line: int) -> str | None:
+        if path not in lines:
+            found = one.read_sources([path]).get(path)
+            lines[path] = found.text.splitlines() if found else []
+        return lines[path][line - 1] if 0 < line <= len(lines[path]) else None
+
+    return line_text
 
 
 def _steps(one: Attributed, shown: TraceOperations) -> model.Steps | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nsys_sync import model
-from nsys_sync.analysis.advice import CAUSES
+from nsys_sync.analysis.advice import CAUSES, FIRST_IF_SHOWN, FIRST_IF_UNUSED
 from nsys_sync.analysis.causes import Finding
 from nsys_sync.analysis.source import Family, SourceUse
+from nsys_sync.analysis.source_rules import NEVER_USED
 
 FAMILY: Mapping[str, Family] = {
     "scalar-read": "scalar",
@@ -22,6 +24,8 @@ FAMILY: Mapping[str, Family] = {
 }
 """What on a source line to look for, by cause."""
 COMPARING_BUILTINS = frozenset({"max", "min", "sorted", "all", "any"})
+WRITTEN_OTHERWISE = frozenset({"bool", "print", "format", "XTensor"})
+"""Calls that Python makes by itself, or names that stand for several."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +43,29 @@ def explain(finding: Finding, use: SourceUse | None, basis: str | None) -> Verdi
     cause = _sharpened(finding.cause, use)
     entry = CAUSES[cause.id]
     kind, reason, certainty, evidence = entry.dependency, entry.reason, cause.certainty, cause.evidence
+    advice = entry.advice
     if kind == "unknown":
         certainty, evidence = "open", ()
     if use is not None and use.dependency is not None and kind in ("unknown", "true"):
+        if use.dependency == "false":
+            advice = (*(FIRST_IF_UNUSED if use.reason == NEVER_USED else FIRST_IF_SHOWN), *advice)
         kind, reason, certainty, evidence = use.dependency, use.reason, use.certainty, (use.evidence,)
     return Verdict(
         cause=cause,
         dependency=model.Dependency(kind, reason, certainty, evidence),
-        advice=entry.advice,
+        advice=tuple(dict.fromkeys(advice)),
         source=model.SourceLine(use.text, basis) if use is not None and basis is not None else None,
     )
+
+
+def shows_call(finding: Finding, use: SourceUse) -> bool | None:
+    """Whether the source line shows the call that the native stack names; None where that cannot be told."""
+    if finding.cause.certainty != "certain" or finding.operation is None or finding.cause.id == "operator-read":
+        return None
+    name = re.search(r"(\w+)\(", finding.operation)
+    if name is None or name.group(1) in WRITTEN_OTHERWISE:
+        return "[" in use.text if re.match(r"tensor\[", finding.operation) else None
+    return re.search(rf"\b{re.escape(name.group(1))}\b", use.text) is not None
 
 
 def _sharpened(cause: model.Cause, use: SourceUse | None) -> model.Cause:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nsys_sync.cli.outputs import FormatsOption, OutputOption, plan, write
 
-CAPTURE = "sync_heavy.sqlite"
+CAPTURE, PROGRAM = "sync_heavy.sqlite", "sync_heavy.py"
 
 
 def demo(
@@ -26,7 +26,8 @@ def demo(
 
     with tempfile.TemporaryDirectory(prefix="nsys-sync-demo-") as folder:
         capture = Path(folder) / CAPTURE
-        packed = files("nsys_sync") / "data" / f"{CAPTURE}.xz"
-        capture.write_bytes(lzma.decompress(packed.read_bytes()))
-        analysis = analyze(capture)
+        data = files("nsys_sync") / "data"
+        capture.write_bytes(lzma.decompress((data / f"{CAPTURE}.xz").read_bytes()))
+        (Path(folder) / PROGRAM).write_bytes((data / f"{PROGRAM}.txt").read_bytes())
+        analysis = analyze(capture, source_root=folder)
     write(analysis, outputs, top=None, per_operation=False)

@@ -158,6 +158,8 @@ def _rendered_detection(detection: Detection, output: Output, top: int | None, s
         from nsys_sync.render.json_report import render_json
 
         return render_json(detection).encode("utf-8", "replace")
+    if output.format not in (Format.csv, Format.parquet):
+        raise UsageError(f"--format {output.format.value}: detect has no such report")
     from nsys_sync.render.tables import detected_table, to_csv_bytes, to_parquet_bytes
 
     table = detected_table(detection)

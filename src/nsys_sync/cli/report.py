@@ -56,6 +56,13 @@ def report(
         Optional[list[str]],  # noqa: UP045
         typer.Option("--library-code", metavar="GLOB", help="Python files that are not. Wins over --user-code."),
     ] = None,
+    source_root: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--source-root", metavar="DIR", help="Read the lines of the sites in files below this folder, as they ran."
+        ),
+    ] = None,
+    no_source: Annotated[bool, typer.Option("--no-source", help="Read and show no source lines.")] = False,
 ) -> None:
     """Rank the lines that make the CPU wait for the GPU by the GPU idle time they cause.
 
@@ -79,6 +86,8 @@ def report(
         min_stall_ns=least,
         user_code=user_code or (),
         library_code=library_code or (),
+        source_root=source_root,
+        no_source=no_source,
         progress=shown_progress(),
     )
     write(analysis, outputs, top=top, per_operation=operations)

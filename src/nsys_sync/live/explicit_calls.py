@@ -16,10 +16,9 @@ class ExplicitCall(NamedTuple):
 
 
 def explicit_calls(torch: Any) -> Iterator[ExplicitCall]:
-    """Those of this PyTorch. One may call another; the mode of PyTorch 2.11 sees `stream.synchronize()` too."""
+    """Those of this PyTorch, as of 2.11, whose mode sees `stream.synchronize()`. One may call another."""
     cuda = torch.cuda
     yield ExplicitCall(cuda, "synchronize", "torch.cuda.synchronize()", "device-synchronize")
-    yield ExplicitCall(cuda.Stream, "synchronize", "torch.cuda.Stream.synchronize()", "stream-synchronize")
     yield ExplicitCall(cuda.Event, "synchronize", "torch.cuda.Event.synchronize()", "event-synchronize")
     # What the functions call in turn: the program may hold them already (`from torch.cuda import synchronize`).
     native = getattr(torch, "_C", None)

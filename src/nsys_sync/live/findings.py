@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-COUNTERS = 65_536
+COUNTERS = 16_384
 """The first one counts what found no other free."""
 FRAMES_KEPT = 100
 """Of one stack, the innermost ones."""

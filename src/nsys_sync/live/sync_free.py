@@ -103,10 +103,10 @@ class _Block:
 class sync_free(_Block):
     """Inside the block, a line that makes the CPU wait for the GPU raises `SyncError`.
 
-    Seen is what `torch.cuda.set_sync_debug_mode("error")` sees, and the explicit `synchronize` calls, which it does
-    not: of `torch.cuda`, its streams and events, and `torch.accelerator`. Afterwards the earlier mode is back. Blocks
-    nest, with each other and with `allow_sync`; the module's text says what holds for threads. Without PyTorch or
-    CUDA the block does nothing.
+    Seen is what `torch.cuda.set_sync_debug_mode("error")` sees (`synchronize` of streams among it), and the explicit
+    calls that it does not: `synchronize` of `torch.cuda`, its events, and `torch.accelerator`. Afterwards the earlier
+    mode is back. Blocks nest, with each other and with `allow_sync`; the module's text says what holds for threads.
+    Without PyTorch or CUDA the block does nothing.
 
     Raises SyncError from PyTorch's RuntimeError, or alone for an explicit call. Code that catches RuntimeError inside
     the block hides what PyTorch found.

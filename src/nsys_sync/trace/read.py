@@ -19,7 +19,16 @@ from nsys_sync.trace import python_backtrace as backtrace
 from nsys_sync.trace import schema as s
 from nsys_sync.trace.api_names import ApiClass, classify
 from nsys_sync.trace.sqlite_file import SqliteFile, export_command
-from nsys_sync.trace.tables import NEVER_ENDED, FrameArray, IntArray, Metadata, NativeStacks, PythonEvents, Trace
+from nsys_sync.trace.tables import (
+    NEVER_ENDED,
+    FrameArray,
+    IntArray,
+    Metadata,
+    NativeStacks,
+    PythonEvents,
+    Trace,
+    blocks,
+)
 
 STRINGS_PER_QUERY = 500
 READERS = 2
@@ -52,6 +61,11 @@ def read_trace(file: SqliteFile, native_needles: Iterable[str]) -> Trace:
     gpu, copies = gpu_rows.result()
     python = python_events.result()
     metadata = _read_metadata(file)
+    if not len(api):
+        raise TraceError(
+            f"{file.path}: has GPU activity, but of CUDA API calls only queries, so nothing can be said about "
+            "synchronization. Capture again with nsys profile --trace=cuda,nvtx …"
+        )
     if not len(gpu):
         raise TraceError(
             f"{file.path}: has CUDA calls but no GPU activity (kernels, copies, memsets), so GPU idle time is not "
@@ -145,12 +159,15 @@ def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
         if table in file.tables
     ]
     api = _concat(parts, s.API_COLUMNS)
-    name_codes, name_ids = pd.factorize(api["name_id"].to_numpy())
-    names = _strings(file, name_ids.tolist())
+    code_of: dict[int, int] = {}
+    name = np.empty(len(api), dtype=np.int32)
+    for block in blocks(len(api)):
+        name[block] = _shared_codes(api["name_id"].to_numpy()[block], code_of)
+    names = _strings(file, list(code_of))
     api = api.drop(columns="name_id").assign(
-        name=name_codes.astype(np.int32), unfinished=api["end_ns"].to_numpy() < api["start_ns"].to_numpy()
+        name=name, unfinished=api["end_ns"].to_numpy() < api["start_ns"].to_numpy()
     )
-    return api, tuple(names.get(int(name_id), "unnamed call") for name_id in name_ids)
+    return api, tuple(names.get(name_id, "unnamed call") for name_id in code_of)
 
 
 def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -270,11 +287,12 @@ def _domain_names(file: SqliteFile) -> dict[tuple[int, int], str]:
 
 def _read_python(file: SqliteFile) -> PythonEvents:
     if s.OUR_BACKTRACES in file.tables:
-        events = file.arrow(
+        return _python_events(
+            file,
             f'SELECT start AS start_ns, "globalTid" AS global_tid, payload FROM "{s.OUR_BACKTRACES}" '
-            "WHERE typeof(payload) = 'blob' AND typeof(start) = 'integer' AND typeof(\"globalTid\") = 'integer'"
+            "WHERE typeof(payload) = 'blob' AND typeof(start) = 'integer' AND typeof(\"globalTid\") = 'integer'",
+            domains=None,
         )
-        return _python_events(file, events, wrapped=False)
     domains = {key for key, name in _domain_names(file).items() if name == s.PYTHON_DOMAIN}
     if not domains:
         return _no_python_events("no Python backtraces were collected; " + HOW_TO_CAPTURE_STACKS)
@@ -286,19 +304,13 @@ def _read_python(file: SqliteFile) -> PythonEvents:
     if not _layout_is_known(file):
         return _no_python_events("the Python stacks have a layout that this version of nsys-sync does not know")
     ids = ", ".join(str(domain) for domain in sorted({domain for _, domain in domains}))
-    events = file.arrow(
+    return _python_events(
+        file,
         f'SELECT start AS start_ns, "globalTid" AS global_tid, "domainId" AS domain_id, "binaryData" AS payload '
         f'FROM "{s.NVTX}" WHERE "eventType" = {s.NVTX_MARK} AND "domainId" IN ({ids}) '
-        "AND typeof(\"binaryData\") = 'blob' AND typeof(start) = 'integer' AND typeof(\"globalTid\") = 'integer'"
+        "AND typeof(\"binaryData\") = 'blob' AND typeof(start) = 'integer' AND typeof(\"globalTid\") = 'integer'",
+        domains,
     )
-    if not events.num_rows:
-        return _no_python_events("the export has no Python stacks; export the report again with --include-blobs=true")
-    process = process_of(events.column("global_tid").to_numpy())
-    domain_id = events.column("domain_id").to_numpy()
-    ours = np.zeros(len(process), dtype=bool)
-    for own_process, own_domain in domains:
-        ours |= (process == own_process) & (domain_id == own_domain)
-    return _python_events(file, events.filter(pa.array(ours)), wrapped=True)
 
 
 def _layout_is_known(file: SqliteFile) -> bool:
@@ -321,32 +333,38 @@ def _layout_is_known(file: SqliteFile) -> bool:
     )
 
 
-def _python_events(file: SqliteFile, events: pa.Table, *, wrapped: bool) -> PythonEvents:
-    payload = events.column("payload")
-    if not len(payload):
-        return _no_python_events("the export has no Python stacks")
-    if not (pa.types.is_binary(payload.type) or pa.types.is_large_binary(payload.type)):
-        return _no_python_events("the Python stacks have a layout that this version of nsys-sync does not know")
+def _python_events(file: SqliteFile, query: str, domains: set[tuple[int, int]] | None) -> PythonEvents:
+    """`domains` are the (process, domain id) of the events to keep, whose payloads are wrapped. None: keep all."""
     function_codes: dict[int, int] = {}
     file_codes: dict[int, int] = {}
     parts: dict[str, list[npt.NDArray[Any]]] = {
-        name: [] for name in ("row", "sample", "count", "function", "file", "line")
+        name: [] for name in ("start", "tid", "sample", "count", "function", "file", "line")
     }
-    begin = 0
-    for chunk in payload.chunks:
-        decoded = backtrace.decode(chunk, wrapped=wrapped)
-        parts["row"].append(decoded.row + begin)
-        parts["sample"].append(decoded.is_sample)
-        parts["count"].append(decoded.count)
-        parts["function"].append(_shared_codes(decoded.frame_function_id, function_codes))
-        parts["file"].append(_shared_codes(decoded.frame_file_id, file_codes))
-        parts["line"].append(decoded.frame_line.astype(np.int32))
-        begin += len(chunk)
-    row, sample, count, function, python_file, line = (np.concatenate(arrays) for arrays in parts.values())
+    with file.reader(query) as reader:
+        for batch in reader:  # Payloads are the bulk of a trace: no more of them at once than one batch.
+            if domains is not None:
+                batch = _of_domains(batch, domains)
+            if not batch.num_rows:
+                continue
+            payload = batch.column("payload")
+            if not (pa.types.is_binary(payload.type) or pa.types.is_large_binary(payload.type)):
+                return _no_python_events("the Python stacks have a layout that this version of nsys-sync does not know")
+            decoded = backtrace.decode(payload, wrapped=domains is not None)
+            parts["start"].append(batch.column("start_ns").to_numpy()[decoded.row])
+            parts["tid"].append(batch.column("global_tid").to_numpy()[decoded.row])
+            parts["sample"].append(decoded.is_sample)
+            parts["count"].append(decoded.count)
+            parts["function"].append(_shared_codes(decoded.frame_function_id, function_codes))
+            parts["file"].append(_shared_codes(decoded.frame_file_id, file_codes))
+            parts["line"].append(decoded.frame_line.astype(np.int32))
+    if not parts["count"]:
+        again = "; export the report again with --include-blobs=true" if domains is not None else ""
+        return _no_python_events("the export has no Python stacks" + again)
+    start, tid, sample, count, function, python_file, line = (np.concatenate(arrays) for arrays in parts.values())
     names = _strings(file, sorted({*function_codes, *file_codes}))
     return PythonEvents(
-        start_ns=events.column("start_ns").to_numpy()[row],
-        global_tid=events.column("global_tid").to_numpy()[row],
+        start_ns=start,
+        global_tid=tid,
         is_sample=sample,
         first=np.cumsum(count) - count,
         count=count,
@@ -357,6 +375,15 @@ def _python_events(file: SqliteFile, events: pa.Table, *, wrapped: bool) -> Pyth
         files=tuple(html.unescape(names.get(i, "[unknown file]")) for i in file_codes),
         refused=None,
     )
+
+
+def _of_domains(events: pa.RecordBatch, domains: set[tuple[int, int]]) -> pa.RecordBatch:
+    process = process_of(events.column("global_tid").to_numpy())
+    domain_id = events.column("domain_id").to_numpy()
+    ours = np.zeros(len(process), dtype=bool)
+    for own_process, own_domain in domains:
+        ours |= (process == own_process) & (domain_id == own_domain)
+    return events.filter(pa.array(ours))
 
 
 def _shared_codes(ids: IntArray, code_of: dict[int, int]) -> FrameArray:
@@ -545,8 +572,10 @@ class _CudaDevices:
 
     def physical(self, process: IntArray, device_id: IntArray) -> IntArray:
         """The GPU id for each row; the device number itself where the export does not say."""
-        process_codes, processes = pd.factorize(process)
-        device_codes, devices = pd.factorize(device_id)
+        changes = (process[1:] != process[:-1]) | (device_id[1:] != device_id[:-1])
+        begins = np.flatnonzero(np.concatenate(([True], changes))[: len(process)])  # of runs of rows of one device
+        process_codes, processes = pd.factorize(process[begins])
+        device_codes, devices = pd.factorize(device_id[begins])
         codes, pairs = pd.factorize(process_codes * max(len(devices), 1) + device_codes)
         mapped = []
         for pair in pairs:
@@ -559,7 +588,9 @@ class _CudaDevices:
             same_name = set(self.gpus.values())
             self.names[gpu] = self.gpus.get(gpu) or (same_name.pop() if len(same_name) == 1 else "")
         same = all(gpu == int(devices[pair % len(devices)]) for pair, gpu in zip(pairs, mapped, strict=True))
-        return device_id if same else np.asarray(mapped, dtype=np.int64)[codes]
+        if same:
+            return device_id
+        return np.repeat(np.asarray(mapped, dtype=np.int64)[codes], np.diff(begins, append=len(process)))
 
     @property
     def ambiguous(self) -> bool:

@@ -80,15 +80,20 @@ class SqliteFile:
             found = self._connection.execute(sql, tuple(parameters)).fetchall()
         return [row for row in found if all(isinstance(v, kind) for v, kind in zip(row, kinds, strict=True))]
 
-    def arrow(self, sql: str) -> pa.Table:
-        """A query whose result may be large."""
+    @contextmanager
+    def reader(self, sql: str) -> Iterator[pa.RecordBatchReader]:
+        """A query whose result may be large, read a batch at a time."""
         with self._errors_named(), adbc_driver_sqlite.dbapi.connect(self.uri) as connection:
             cursor = connection.cursor()
             cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(ROWS_PER_BATCH)})
             cursor.execute(sql)
-            table = cursor.fetch_arrow_table()
+            yield pa.RecordBatchReader.from_stream(cursor.fetch_arrow())
             cursor.close()
-            return table
+
+    def arrow(self, sql: str) -> pa.Table:
+        """A query whose result may be large."""
+        with self.reader(sql) as reader:
+            return reader.read_all()
 
     def integers(self, sql: str, tables: Iterable[str] = ()) -> dict[str, IntArray]:
         """A query whose columns are whole numbers, none NULL: `{column: array}`.
@@ -96,11 +101,7 @@ class SqliteFile:
         `tables` are those it reads all of, to guess the number of rows. Batches are copied into NumPy's own arrays as
         they come: for tables of millions of rows that touches half the memory, which costs more than the copying.
         """
-        with self._errors_named(), adbc_driver_sqlite.dbapi.connect(self.uri) as connection:
-            cursor = connection.cursor()
-            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(ROWS_PER_BATCH)})
-            cursor.execute(sql)
-            reader = pa.RecordBatchReader.from_stream(cursor.fetch_arrow())
+        with self.reader(sql) as reader:
             capacity = max(self._most_rows(tables), ROWS_PER_BATCH)
             arrays = {name: np.empty(capacity, dtype=np.int64) for name in reader.schema.names}
             rows = 0
@@ -112,7 +113,6 @@ class SqliteFile:
                 for name, array in arrays.items():
                     array[rows:stop] = self._integer_array(name, batch.column(name))
                 rows = stop
-            cursor.close()
         return {name: array[:rows] for name, array in arrays.items()}
 
     def _most_rows(self, tables: Iterable[str]) -> int:

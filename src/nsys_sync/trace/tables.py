@@ -19,6 +19,13 @@ FrameArray = npt.NDArray[np.int32]
 NEVER_ENDED = np.iinfo(np.int64).max
 """The end of an NVTX range that was open when the capture ended."""
 BoolArray = npt.NDArray[np.bool_]
+ROWS_AT_ONCE = 1 << 19
+"""So few that their arrays fit memory used before (new memory is slow), so many that NumPy's overhead is small."""
+
+
+def blocks(rows: int) -> list[slice]:
+    """Work on millions of rows, cut up so that its temporary arrays are small."""
+    return [slice(begin, min(begin + ROWS_AT_ONCE, rows)) for begin in range(0, rows, ROWS_AT_ONCE)]
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,16 @@ class Metadata:
     capture_start_utc: str | None
     capture: Mapping[str, str]
     private_names: Mapping[str, str]
+
+    @property
+    def python_sampling_period_ns(self) -> int | None:
+        """How far apart the capture was asked to take Python samples; None where it does not say."""
+        rates = {
+            value
+            for key, value in self.capture.items()
+            if key.endswith("PYTHON_BACKTRACE_SAMPLING_OPTIONS:SAMPLING_RATE") and value.isdecimal() and int(value)
+        }
+        return 1_000_000_000 // int(rates.pop()) if len(rates) == 1 else None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,78 @@
+"""Explicit waits for nothing: all GPUs of the process were idle throughout, and nothing was queued."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from nsys_sync.analysis.accounting import DeviceAccount
+from nsys_sync.analysis.calls import Calls
+from nsys_sync.analysis.intervals import NONE, IntArray
+from nsys_sync.trace.api_names import ApiClass, base_name
+from nsys_sync.trace.tables import BoolArray
+
+if TYPE_CHECKING:
+    from nsys_sync.analysis.attributed import Attributed
+
+HOST_WORK_IN_STREAM = re.compile(r"(cuda|cu)(LaunchHostFunc|StreamAddCallback|StreamWaitValue)")
+QUEUED, NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+"""Stand for a launch before every wait (work of unknown launch may have been queued), and for none at all."""
+
+
+def redundant_operations(one: Attributed) -> tuple[BoolArray, BoolArray]:
+    """For each operation of the trace whether it is a redundant wait, and whether that can be told at all.
+
+    Redundant: an explicit wait without a copy; on every device that the process used, nothing ran from its start to
+    its end, and the work that ran next was launched after it began. Before a device's first activity nothing is
+    claimed: work from before the capture is not on record. Cannot be told where a device of the process has
+    no idle figure or is not among those chosen, and where the process has no GPU work on record or lets its streams
+    wait for the host.
+    """
+    operations, calls = one.operations, one.calls
+    candidate = np.isin(calls.api_class[operations.call], (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC))
+    candidate &= operations.copy_call < 0
+    process = calls.processes[operations.process]
+    known = np.zeros(len(operations), dtype=bool)
+    for account in one.accounts:
+        known |= np.isin(process, account.time.process_ids)
+    known &= ~np.isin(process, np.concatenate((_on_other_devices(one), _with_host_work_in_streams(one))))
+    for account in one.accounts:
+        uses = np.isin(process, account.time.process_ids)
+        if one.refusal(account):
+            known &= ~uses
+        asked = np.flatnonzero(candidate & uses)
+        candidate[asked] = _nothing_to_wait_for(account, calls, operations.start[asked], operations.end[asked])
+    return candidate & known, known
+
+
+def _on_other_devices(one: Attributed) -> IntArray:
+    """The processes with work on a device that was not chosen."""
+    if one.options.device is None:
+        return NONE
+    gpu = one.trace.gpu
+    return np.asarray(pd.unique(gpu["process"].to_numpy()[gpu["device_id"].to_numpy() != one.options.device]))
+
+
+def _with_host_work_in_streams(one: Attributed) -> IntArray:
+    """The processes whose streams can wait for the host: a synchronize then waits although the GPU is idle."""
+    names = [code for code, name in enumerate(one.trace.api_names) if HOST_WORK_IN_STREAM.match(base_name(name))]
+    if not names:
+        return NONE
+    calls = one.calls
+    call = np.flatnonzero(np.isin(calls.name_of(np.arange(len(calls))), names))
+    return np.asarray(calls.processes[np.unique(calls.process_of(call))])
+
+
+def _nothing_to_wait_for(account: DeviceAccount, calls: Calls, start: IntArray, end: IntArray) -> BoolArray:
+    time = account.time
+    next_launch = np.full(len(start), QUEUED)
+    gap = np.searchsorted(time.gaps.start, start, side="right") - 1
+    in_gap = np.flatnonzero(gap >= 0)  # where something runs at the start, `idle` says no
+    closing = time.closing_call[gap[in_gap]]
+    next_launch[in_gap] = np.where(closing >= 0, calls.start[closing], QUEUED)
+    next_launch[start >= time.window_end] = NEVER
+    idle = account.busy.within(start, end) == 0
+    return np.asarray(idle & (next_launch > start))
