@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pickle
+import pty
 import shutil
 import signal
 import subprocess
@@ -217,6 +218,32 @@ def test_signals_reach_the_program(number: signal.Signals, folder: Path) -> None
         process.kill()
     assert process.returncode == number
     assert f"The program ended with exit status {int(number)}" in said
+
+
+def test_a_key_at_the_terminal_reaches_the_program_once(folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "import signal, sys, time\nhits = []\nsignal.signal(2, lambda *_: hits.append(1))\n"
+        "print('ready', flush=True)\nend = time.time() + 1.5\nwhile time.time() < end: time.sleep(0.1)\n"
+        "print('hits', len(hits), sys.stdin.isatty())\n",
+        "utf-8",
+    )
+    child, terminal = pty.fork()
+    if not child:
+        os.chdir(folder)
+        command_line = [sys.executable, "-m", "nsys_sync.cli.main", "detect", "train.py"]
+        os.execvpe(sys.executable, command_line, environment(folder))
+    said = b""
+    try:
+        while b"ready" not in said:
+            said += os.read(terminal, 1024)
+        os.write(terminal, b"\x03")
+        while b"What this cannot see" not in said:
+            said += os.read(terminal, 1024)
+    finally:
+        os.close(terminal)
+        os.waitpid(child, 0)
+    assert b"hits 1 True" in said
+    assert b"\x1b[1mNothing was seen" in said
 
 
 # ---- what is seen
