@@ -451,7 +451,7 @@ def host_work() -> HostWork:
             HostLine(Location("main ~/w/train.py:80", "main", "~/w/train.py", 80), "Python", None, 26, 30_016_260),
         ),
         not_sampled=None,
-        calls=(HostCall("cudaHostAlloc", 12, 31_200_000), HostCall("cuModuleLoadData", 1, 2_000_000)),
+        calls=(HostCall("cudaHostAlloc", None, 12, 31_200_000), HostCall("cuModuleLoadData", None, 1, 2_000_000)),
         hidden_waits=(
             HiddenWait(Location("fit ~/w/fit.py:9", "fit", "~/w/fit.py", 9), "block_until_ready", 12, 12_000_000),
         ),
@@ -578,7 +578,7 @@ def long_names(name: str) -> Analysis:
         sampling_period_ns=7,
         lines=(HostLine(place, name, name, 1, 2),) * 50,
         not_sampled=name,
-        calls=(HostCall(name, 1, 2),) * 50,
+        calls=(HostCall(name, None, 1, 2),) * 50,
         hidden_waits=(HiddenWait(place, name, 1, 2),) * 50,
     )
     device = make_device(name=name)
@@ -723,7 +723,7 @@ def hostile() -> Analysis:
             sampling_period_ns=None,
             lines=(HostLine(Location(nasty, nasty, terminal, 3), nasty, terminal, 1, 2),),
             not_sampled=terminal + nasty,
-            calls=(HostCall(nasty + terminal, 1, 2),),
+            calls=(HostCall(nasty + terminal, None, 1, 2),),
             hidden_waits=(HiddenWait(Location(terminal, None, None, None), nasty, 1, 2),),
         ),
     )

@@ -33,6 +33,7 @@ FORBIDDEN = {
     "model.py": ("nsys_sync",),
     "errors.py": ("nsys_sync",),
     "source_files.py": ("nsys_sync",),
+    "saved.py": tuple(f"nsys_sync.{part}" for part in ("trace", "analysis", "render", "pipeline", "cli", "nsys")),
     "pipeline.py": ("nsys_sync.render", "nsys_sync.cli", "sqlite3", "adbc_driver_sqlite", "adbc_driver_manager"),
 }
 NVIDIA_NAMES = re.compile(
@@ -138,8 +139,9 @@ def loaded_by(code: str) -> set[str]:
 def test_starting_the_command_imports_nothing_heavy() -> None:
     assert not loaded_by("import nsys_sync.cli.main") & set(HEAVY)
     assert not loaded_by("import nsys_sync") & set(HEAVY)
-    code = "import nsys_sync.cli.main as m\ntry:\n    m.app(['report', '--help'])\nexcept SystemExit: pass"
-    assert not loaded_by(code) & set(HEAVY)
+    for command in ("report", "diff"):
+        code = f"import nsys_sync.cli.main as m\ntry:\n    m.app(['{command}', '--help'])\nexcept SystemExit: pass"
+        assert not loaded_by(code) & set(HEAVY)
 
 
 def test_a_test_run_with_the_plugin_imports_nothing_heavy() -> None:

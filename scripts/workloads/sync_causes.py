@@ -33,6 +33,7 @@ rows = torch.arange(64, device=dev)
 n = torch.tensor(5, device=dev)
 yes = torch.tensor(True, device=dev)
 host = torch.randn(1 << 20)
+kept = []  # so that no block of pinned memory can be used again
 cpu_index = torch.tensor([0, 3, 5])
 layer = nn.Linear(64, 1).to(dev)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
@@ -465,11 +466,11 @@ def empty_cache():
 
 
 def pin_memory():
-    return host.clone().pin_memory()
+    kept.append(torch.randn(1 << 20).pin_memory())
 
 
 def pinned_empty():
-    return torch.empty(1 << 22, pin_memory=True)
+    kept.append(torch.empty(1 << 24, pin_memory=True))
 
 
 def allocator_retry():

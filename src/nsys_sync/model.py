@@ -15,10 +15,15 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = "1.1"
 """Version of the JSON form: the first number changes when a reader of the old form would break."""
 
+COMPARISON_SCHEMA_VERSION = "1.0"
+"""The same for the JSON form of a `Comparison`."""
+
 Lane = Literal["busy", "stall", "host-bound", "device-side", "profiler", "operation"]
 LocatedBy = Literal["exact stack", "python sample", "native stack", "nvtx range", "thread"]
 Certainty = Literal["certain", "likely", "open"]
 DependencyKind = Literal["false", "true", "explicit", "unknown"]
+PairStatus = Literal["gone", "new", "better", "worse", "unchanged", "not compared"]
+Forbids = Literal["everything", "totals", "idle"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +287,13 @@ class HostLine:
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """Host-bound time inside one kind of CUDA call (`cudaHostAlloc`, module loading), exact."""
+    """Host-bound time inside one kind of CUDA call (`cudaHostAlloc`, module loading), exact.
+
+    `cause` names the `CauseText` of a call that is slow for a known reason, else None.
+    """
 
     api: str
+    cause: str | None
     calls: int
     total_ns: int
 
@@ -597,3 +606,136 @@ OPERATION_COLUMNS = (
 )
 STACKS_KEPT = 500
 """Sites (by rank) that keep their full stacks: the page stays under 2 MB at 5,000 sites."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One of the two runs compared: what it is, without any figure. `name` is its traces' names."""
+
+    name: str
+    tool_version: str
+    selection: str | None
+    gpus: tuple[str, ...]
+    step_pattern: str | None
+    steps: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NotComparable:
+    """Why figures are not given. `everything`: none is; `totals`: per-step figures are; `idle`: all but idle and stall.
+
+    `reason` is a sentence without its full stop.
+    """
+
+    forbids: Forbids
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShares:
+    """Where a window went, of one GPU or summed over several: the parts add up to `window_ns`, to the nanosecond.
+
+    `stall_ns`, `host_bound_ns` and `device_side_ns` are None together with `idle_ns`, their sum, where no idle figure
+    could be given.
+    """
+
+    window_ns: int
+    busy_ns: int
+    idle_ns: int | None
+    stall_ns: int | None
+    host_bound_ns: int | None
+    device_side_ns: int | None
+    profiler_ns: int
+    outside_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedDevice:
+    """A GPU of one run and the GPU in the same place of the other."""
+
+    before: Device
+    after: Device
+    before_trace: str
+    after_trace: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """Medians over the steps of one run. Device figures are summed over the devices shown."""
+
+    length_ns: float
+    busy_ns: float
+    stall_ns: float | None
+    host_bound_ns: float | None
+    blocked_ns: float
+    operations: float
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFigures:
+    """Figures of one place, in all or as means per step. `stall_ns` is None where it is not known."""
+
+    calls: float
+    stall_ns: float | None
+    blocked_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceInRun:
+    """The sites of one Python line and cause in one run (a line can hold several kinds). `sites` are their ids.
+
+    `in_all` is None where totals are not comparable, `per_step` where steps are not.
+    """
+
+    sites: tuple[str, ...]
+    location: Location
+    cause: str
+    dependency: Dependency
+    kinds: tuple[str, ...]
+    source: str | None
+    in_all: SiteFigures | None
+    per_step: SiteFigures | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A place in both runs, or in one of them (`gone` from `after`, `new` in it).
+
+    `evidence` says by what the two were matched, `certainty` how sure that is: `certain`, `likely` (something was
+    renamed), `open` (one of several alike). `change_ns` is how much more stall there is in `after` (less: negative),
+    per step where `change_per_step`; None where that cannot be told. It is `better` or `worse` where the change is more
+    than noise (`noise_ns`), else `unchanged`.
+    """
+
+    status: PairStatus
+    certainty: Certainty
+    evidence: str
+    before: PlaceInRun | None
+    after: PlaceInRun | None
+    change_ns: float | None
+    change_per_step: bool
+    noise_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two analyses side by side. No figure is given that `not_comparable` forbids.
+
+    `total_before` and `total_after` are sums over all GPUs; `devices` pairs them where both runs have as many.
+    `notes` are sentences on what weakens the comparison without forbidding it. `pairs`: worse and new first, then
+    better and gone, then unchanged, each by the size of the change.
+    """
+
+    schema_version: str
+    tool_version: str
+    before: Compared
+    after: Compared
+    not_comparable: tuple[NotComparable, ...]
+    notes: tuple[str, ...]
+    total_before: TimeShares | None
+    total_after: TimeShares | None
+    devices: tuple[ComparedDevice, ...]
+    step_before: StepFigures | None
+    step_after: StepFigures | None
+    pairs: tuple[Pair, ...]
+    causes: tuple[CauseText, ...]

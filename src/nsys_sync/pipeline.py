@@ -95,6 +95,10 @@ def analyze(
         sites, frames, native_frames = with_stacks(ranked, operations, attributed)
     merged = _merges(attributed, operations, ranked)
     kept, omitted = limited(read_together_first(sites, merged), options.top, options.min_stall_ns)
+    slow_calls = {call.cause for report in reports if report.host_work for call in report.host_work.calls if call.cause}
+    causes = {site.cause.id for site in kept} | slow_calls
+    advice = {tried for site in kept for tried in site.advice}
+    advice |= {tried for cause in slow_calls for tried in CAUSES[cause].advice}
     return model.Analysis(
         schema_version=model.SCHEMA_VERSION,
         tool_version=__version__,
@@ -104,8 +108,8 @@ def analyze(
         stall_ns=stall_of(reports),
         sites=kept,
         omitted=omitted,
-        causes=tuple(entry.text for id, entry in CAUSES.items() if id in {site.cause.id for site in kept}),
-        advice=tuple(one for id, one in ADVICE.items() if id in {tried for site in kept for tried in site.advice}),
+        causes=tuple(entry.text for id, entry in CAUSES.items() if id in causes),
+        advice=tuple(one for id, one in ADVICE.items() if id in advice),
         merges=merged,
         frames=frames,
         native_frames=native_frames,

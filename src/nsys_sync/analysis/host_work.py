@@ -30,6 +30,10 @@ from nsys_sync.trace.tables import BoolArray
 if TYPE_CHECKING:
     from nsys_sync.analysis.attributed import Attributed
 
+SLOW_CALLS = {
+    **dict.fromkeys(("cudaHostAlloc", "cudaMallocHost", "cuMemHostAlloc", "cuMemAllocHost"), "pinned-allocation"),
+}
+"""Calls that are no sync operation, and the cause that says why they take long."""
 LISTED_LINES = 20
 LISTED_CALLS_RATIO = 0.01
 LISTED_CALLS_NS = 100_000
@@ -271,7 +275,10 @@ def _calls(one: Attributed, parts: Sequence[_HostBound], total_ns: int) -> tuple
     by_api = table.groupby("api").agg(calls=("call", "nunique"), total=("length", "sum")).reset_index()
     worth = by_api[(by_api["total"] >= LISTED_CALLS_NS) | (by_api["total"] >= LISTED_CALLS_RATIO * total_ns)]
     by_time = worth.sort_values(["total", "api"], ascending=[False, True])
-    return tuple(model.HostCall(str(names[api]), number, total) for api, number, total in _rows(by_time))
+    return tuple(
+        model.HostCall(str(names[api]), SLOW_CALLS.get(str(names[api])), number, total)
+        for api, number, total in _rows(by_time)
+    )
 
 
 def _calls_during(calls: Calls, part: _HostBound, thread: int) -> tuple[IntArray, IntArray]:

@@ -6,12 +6,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from nsys_sync.cli.outputs import Format, OutputOption, plan, write_detection
+from nsys_sync.cli.outputs import SITES_IN_TERMINAL, Format, Output, OutputOption, for_terminal, plan, write_made
 from nsys_sync.errors import NsysSyncError, UsageError
+
+if TYPE_CHECKING:
+    from nsys_sync.model import Detection
 
 
 def detect(
@@ -55,7 +58,6 @@ def detect(
         output,
         f"{module or Path(arguments[0]).stem}.detect",
         [],
-        per_operation=False,
     )
     from nsys_sync.live.watching import run_watched
     from nsys_sync.nsys.profile import users_python
@@ -85,7 +87,9 @@ def detect(
             library_code=library_code or (),
             top=top,
         )
-        write_detection(detected, outputs, top=top, stream=sys.stdout if output == "-" else sys.stderr)
+        # Standard output is the program's alone, unless it was asked for.
+        to_stderr = output != "-"
+        write_made([(one, _rendered(detected, one, top, to_stderr)) for one in outputs], to_stderr=to_stderr)
     except NsysSyncError as error:
         # The program ran: its exit status stands.
         from nsys_sync.render.text import plain
@@ -104,3 +108,27 @@ def _arguments(program: list[str], module: str | None) -> list[str]:
         raise UsageError(f"{program[0]}: no such file. For a Python module, type: nsys-sync detect -m {program[0]}")
     # A name that begins with a dash must not look like `-m`.
     return [f"./{program[0]}" if program[0].startswith("-") else program[0], *program[1:]]
+
+
+def _rendered(detection: Detection, output: Output, top: int | None, to_stderr: bool) -> bytes:
+    if output.format is Format.terminal:
+        from nsys_sync.render.detected_terminal import render_detected_terminal
+
+        most = top or SITES_IN_TERMINAL
+        return for_terminal(
+            output,
+            lambda width, color: render_detected_terminal(detection, width=width, color=color, top=most),
+            to_stderr=to_stderr,
+        )
+    if output.format is Format.html:
+        from nsys_sync.render.detected_html import render_detected_html
+
+        return render_detected_html(detection).encode("utf-8", "replace")
+    if output.format is Format.json:
+        from nsys_sync.render.json_report import render_json
+
+        return render_json(detection).encode("utf-8", "replace")
+    from nsys_sync.render.tables import detected_table, to_csv_bytes, to_parquet_bytes
+
+    table = detected_table(detection)
+    return to_csv_bytes(table) if output.format is Format.csv else to_parquet_bytes(table)

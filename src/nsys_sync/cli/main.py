@@ -11,7 +11,7 @@ from typing import Annotated, cast
 import typer
 
 from nsys_sync import __version__
-from nsys_sync.cli import demo, detect, doctor, export, profile, report
+from nsys_sync.cli import demo, detect, diff, doctor, export, profile, report
 from nsys_sync.cli.program_arguments import EndsAtProgram
 from nsys_sync.errors import NsysSyncError
 
@@ -31,6 +31,7 @@ PROGRAM_OPTIONS = {"allow_interspersed_args": False, "help_option_names": ["-h",
 app.command("detect", cls=EndsAtProgram, context_settings=PROGRAM_OPTIONS)(detect.detect)
 app.command("profile", cls=EndsAtProgram, context_settings=PROGRAM_OPTIONS)(profile.profile)
 app.command("report")(report.report)
+app.command("diff")(diff.diff)
 app.command("export")(export.export)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)

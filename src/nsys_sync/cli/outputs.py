@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -18,16 +18,23 @@ from nsys_sync.errors import OutputError, UsageError
 from nsys_sync.render.text import plain
 
 if TYPE_CHECKING:
-    from typing import TextIO
-
-    from nsys_sync.model import Analysis, Detection
+    from nsys_sync.model import Analysis
 
 WIDTH_WITHOUT_TERMINAL = 100
 SITES_IN_TERMINAL = 20
 
 
-class Format(str, Enum):
-    """Values of `--format`."""
+class OutputFormat(str, Enum):
+    """What the formats of the commands have in common; the values are those of `--format`."""
+
+    @property
+    def ending(self) -> str:
+        """Of the file's name."""
+        return {"terminal": ".txt", "markdown": ".md"}.get(self.value, f".{self.value}")
+
+
+class Format(OutputFormat):
+    """Of a report."""
 
     terminal = "terminal"
     html = "html"
@@ -50,29 +57,40 @@ FormatsOption = Annotated[
 class Output:
     """One report to make. `path` None is standard output; `new_folder` says that its folder is to be made."""
 
-    format: Format
+    format: OutputFormat
     path: Path | None
     new_folder: bool = False
 
 
 def plan(
-    formats: Sequence[Format], output: str | None, stem: str, inputs: Sequence[Path], *, per_operation: bool
+    formats: Sequence[OutputFormat],
+    output: str | None,
+    stem: str,
+    inputs: Sequence[Path],
+    *,
+    per_operation: bool = False,
+    offered: type[OutputFormat] = Format,
+    kind: str = "sync",
 ) -> list[Output]:
-    """Which reports go where. Raises UsageError for a combination that makes no sense."""
+    """Which reports go where; `offered` are the command's formats, `kind` is in the names of files it chooses.
+
+    Raises UsageError for a combination that makes no sense.
+    """
+    terminal, html = offered("terminal"), offered("html")
     chosen = list(dict.fromkeys(formats))
     to_file = Path(output) if output not in (None, "-") else None
     is_folder = to_file is not None and (to_file.is_dir() or str(output).endswith(os.sep))
     if not chosen:
-        by_suffix = Format.html
+        by_suffix = html
         if to_file is not None and not is_folder:
-            known = {f".{one.value}": one for one in Format if one is not Format.terminal}
+            known = {one.ending: one for one in offered if one is not terminal}
             if to_file.suffix not in known:
                 raise UsageError(
                     f"-o {output}: no format has this ending. Use one of {', '.join(known)}, or give --format"
                 )
             by_suffix = known[to_file.suffix]
-        chosen = [Format.terminal] if output == "-" else [Format.terminal, by_suffix]
-    files = [one for one in chosen if one is not Format.terminal]
+        chosen = [terminal] if output == "-" else [terminal, by_suffix]
+    files = [one for one in chosen if one is not terminal]
     if per_operation and not {Format.csv, Format.parquet} & set(files):
         raise UsageError("--operations needs --format csv or --format parquet: only they can hold a row an operation")
     if output == "":
@@ -86,8 +104,8 @@ def plan(
     planned = []
     for one in chosen:
         part = ".operations" if per_operation and one in (Format.csv, Format.parquet) else ""
-        name = f"{stem}.sync{part}.{'txt' if one is Format.terminal else one.value}"
-        if one is Format.terminal and (files or to_file is None):
+        name = f"{stem}.{kind}{part}{one.ending}"
+        if one is terminal and (files or to_file is None):
             path = None
         elif to_file is None:
             path = Path(name)
@@ -100,22 +118,21 @@ def plan(
 
 
 def write(analysis: Analysis, outputs: Sequence[Output], *, top: int | None, per_operation: bool) -> None:
-    """Makes every report before it writes the first file. Raises OutputError, leaving no half-written file."""
-    _put([(one, _rendered(analysis, one, top, per_operation)) for one in outputs], sys.stdout)
+    """Makes and writes every report, as `write_made`."""
+    write_made([(one, _rendered(analysis, one, top, per_operation)) for one in outputs])
 
 
-def write_detection(detection: Detection, outputs: Sequence[Output], *, top: int | None, stream: TextIO | None) -> None:
-    """As `write`. `stream` takes what goes to no file: standard output may be the program's alone."""
-    _put([(one, _rendered_detection(detection, one, top, stream)) for one in outputs], stream)
+def write_made(made: Sequence[tuple[Output, bytes]], *, to_stderr: bool = False) -> None:
+    """Writes reports, all of which are made; what goes to no file may go to standard error.
 
-
-def _put(made: Sequence[tuple[Output, bytes]], stream: TextIO | None) -> None:
+    Raises OutputError, leaving no half-written file.
+    """
     for one, content in made:
         if one.path is not None:
             _replace(one.path, content, new_folder=one.new_folder)
     for one, content in made:
         if one.path is None:
-            _print(content, stream)
+            _print(content, to_stderr)
     for one, _ in made:
         if one.path is not None:
             print(f"Wrote {plain(str(one.path))}", file=sys.stderr)
@@ -126,9 +143,10 @@ def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation
     if output.format is Format.terminal:
         from nsys_sync.render.terminal import render_terminal
 
-        look = _look(sys.stdout if output.path is None else None)
-        text = render_terminal(analysis, width=look.width, color=look.color, top=top or SITES_IN_TERMINAL)
-        return text.encode(look.encoding, "replace")
+        return for_terminal(
+            output,
+            lambda width, color: render_terminal(analysis, width=width, color=color, top=top or SITES_IN_TERMINAL),
+        )
     if output.format is Format.html:
         from nsys_sync.render.html import render_html
 
@@ -143,46 +161,18 @@ def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation
     return to_csv_bytes(table) if output.format is Format.csv else to_parquet_bytes(table)
 
 
-def _rendered_detection(detection: Detection, output: Output, top: int | None, stream: TextIO | None) -> bytes:
-    if output.format is Format.terminal:
-        from nsys_sync.render.detected_terminal import render_detected_terminal
-
-        look = _look(stream if output.path is None else None)
-        text = render_detected_terminal(detection, width=look.width, color=look.color, top=top or SITES_IN_TERMINAL)
-        return text.encode(look.encoding, "replace")
-    if output.format is Format.html:
-        from nsys_sync.render.detected_html import render_detected_html
-
-        return render_detected_html(detection).encode("utf-8", "replace")
-    if output.format is Format.json:
-        from nsys_sync.render.json_report import render_json
-
-        return render_json(detection).encode("utf-8", "replace")
-    if output.format not in (Format.csv, Format.parquet):
-        raise UsageError(f"--format {output.format.value}: detect has no such report")
-    from nsys_sync.render.tables import detected_table, to_csv_bytes, to_parquet_bytes
-
-    table = detected_table(detection)
-    return to_csv_bytes(table) if output.format is Format.csv else to_parquet_bytes(table)
-
-
-@dataclass(frozen=True)
-class _Look:
-    """How text for a stream, or for a file where that is None, is made."""
-
-    width: int
-    color: bool
-    encoding: str
-
-
-def _look(stream: TextIO | None) -> _Look:
-    to_terminal = stream is not None and stream.isatty()
+def for_terminal(output: Output, render: Callable[[int, bool], str], *, to_stderr: bool = False) -> bytes:
+    """What `render` makes of the width, and of whether colours are wanted, as bytes for where the output goes."""
+    stream = sys.stderr if to_stderr else sys.stdout
+    to_terminal = output.path is None and stream is not None and stream.isatty()
     width = shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns if to_terminal else WIDTH_WITHOUT_TERMINAL
     color = to_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return _Look(width, color, (stream.encoding or "utf-8") if stream is not None else "utf-8")
+    encoding = (stream.encoding or "utf-8") if output.path is None and stream is not None else "utf-8"
+    return render(width, color).encode(encoding, "replace")
 
 
-def _print(content: bytes, stream: TextIO | None) -> None:
+def _print(content: bytes, to_stderr: bool) -> None:
+    stream = sys.stderr if to_stderr else sys.stdout
     if stream is None:
         raise OutputError("standard output is closed. Name a file with -o")
     try:

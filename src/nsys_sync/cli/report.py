@@ -10,6 +10,15 @@ import typer
 from nsys_sync.cli.durations import parse_duration, parse_range
 from nsys_sync.cli.outputs import FormatsOption, OutputOption, plan, write
 from nsys_sync.cli.progress import shown_progress
+from nsys_sync.cli.selection import (
+    DeviceOption,
+    NoSourceOption,
+    NvtxOption,
+    PidOption,
+    RangeOption,
+    SkipFirstOption,
+    SourceRootOption,
+)
 
 
 def report(
@@ -24,22 +33,11 @@ def report(
     operations: Annotated[
         bool, typer.Option("--operations", help="In CSV and Parquet: one row per operation instead of per site.")
     ] = False,
-    time_range: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--range", metavar="START:END", help="Only this time, such as 1.5s:2s (ns, us, ms, s)."),
-    ] = None,
-    nvtx: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--nvtx", metavar="NAME", help="Only NVTX ranges of this name or pattern, such as 'step *'."),
-    ] = None,
-    skip_first: Annotated[
-        int,
-        typer.Option(
-            "--skip-first", metavar="N", min=0, help="Leave out the first N of the --nvtx ranges of each thread."
-        ),
-    ] = 0,
-    pid: Annotated[Optional[int], typer.Option("--pid", help="Only sites of this process.")] = None,  # noqa: UP045
-    device: Annotated[Optional[int], typer.Option("--device", help="Only this GPU.")] = None,  # noqa: UP045
+    time_range: RangeOption = None,
+    nvtx: NvtxOption = None,
+    skip_first: SkipFirstOption = 0,
+    pid: PidOption = None,
+    device: DeviceOption = None,
     top: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option("--top", metavar="N", min=1, help="Only the N worst sites, in every format."),
@@ -56,13 +54,8 @@ def report(
         Optional[list[str]],  # noqa: UP045
         typer.Option("--library-code", metavar="GLOB", help="Python files that are not. Wins over --user-code."),
     ] = None,
-    source_root: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(
-            "--source-root", metavar="DIR", help="Read the lines of the sites in files below this folder, as they ran."
-        ),
-    ] = None,
-    no_source: Annotated[bool, typer.Option("--no-source", help="Read and show no source lines.")] = False,
+    source_root: SourceRootOption = None,
+    no_source: NoSourceOption = False,
 ) -> None:
     """Rank the lines that make the CPU wait for the GPU by the GPU idle time they cause.
 

@@ -11,7 +11,7 @@ from nsys_sync.render.summary import LISTED, location_parts, place
 from nsys_sync.render.text import NOT_KNOWN, clip, count, duration, plain_name, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import TypeAlias
 
     from nsys_sync.model import (
@@ -226,8 +226,13 @@ def _region_sentence(region: Region) -> str:
     return f"{text}, {count(region.operations_after_first)} of them after each thread's first (warm-up)"
 
 
-def host_work_sentences(work: HostWork, most: int = LISTED) -> tuple[str | None, list[str]]:
-    """What the lines of `HostWork.lines` are, or why there are none; and what else is known of host-bound time."""
+def host_work_sentences(
+    work: HostWork, most: int = LISTED, causes: Mapping[str, CauseText] | None = None
+) -> tuple[str | None, list[str]]:
+    """What the lines of `HostWork.lines` are, or why there are none; and what else is known of host-bound time.
+
+    `causes` (by id) say why a call is slow, where that is known.
+    """
     intro = None
     if work.lines:
         intro = (
@@ -245,6 +250,12 @@ def host_work_sentences(work: HostWork, most: int = LISTED) -> tuple[str | None,
         ]
         more = f" and {count(len(work.calls) - most)} more" if len(work.calls) > most else ""
         rest.append(f"CUDA calls in the host-bound time (exact): {', '.join(calls)}{more}.")
+        slow = {call.cause: call.api for call in work.calls if call.cause in (causes or {})}
+        rest += [
+            f"{plain_name(api, 80)} {prose(causes[cause].title, 80)}: {prose(causes[cause].explanation)}"
+            for cause, api in slow.items()
+            if cause and causes
+        ]
     waits = [
         f"Hidden wait for the GPU, which no CUDA call shows: {plain_name(wait.wait, 80)} at "
         f"{location(wait.location)}, about {duration(wait.estimate_ns)}, "

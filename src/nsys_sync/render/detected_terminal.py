@@ -19,7 +19,7 @@ from nsys_sync.render.detected import (
     detected_what,
 )
 from nsys_sync.render.summary import location_parts
-from nsys_sync.render.terminal import NARROWEST, VERDICT_STYLES, advice_parts, bullets, hanging, indented, printed
+from nsys_sync.render.terminal import VERDICT_STYLES, advice_parts, bullets, hanging, indented, printed
 from nsys_sync.render.text import clip, count
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _FURTHER = 2
 
 def render_detected_terminal(detection: Detection, *, width: int, color: bool, top: int) -> str:
     """The report in `width` columns, at most `top` sites; the first line is the answer."""
-    width = max(width, NARROWEST)
+    width = max(width, 20)
     return printed(_report(detection, width, max(top, 0)), width=width, color=color)
 
 

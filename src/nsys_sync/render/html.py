@@ -43,12 +43,12 @@ MERGES = 2
 """Of these, at most, each region or site names some."""
 _LONGEST = 1_200
 """Characters of any one text: sentences and messages are shorter, and names have bounds of their own."""
-_TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render_html(analysis: Analysis) -> str:
     """The whole page. It stays below 2 MB for 5,000 sites, and says what it left out for that."""
-    script = (_TEMPLATES / "report.js").read_text("utf-8")
+    script = (TEMPLATES / "report.js").read_text("utf-8")
     omitted = summary.omitted_sentence(analysis)
     anchors = _Anchors(analysis)
     values = {
@@ -70,13 +70,17 @@ def render_html(analysis: Analysis) -> str:
         "action_notes": [*actions.redundant_sentences(analysis.sites), *actions.merge_sentences(analysis)],
         "regions": [(trace, _most_syncs(trace)) for trace in summary.shown_traces(analysis) if trace.regions],
         "host_work": [
-            (trace, trace.host_work, *actions.host_work_sentences(trace.host_work))
+            (
+                trace,
+                trace.host_work,
+                *actions.host_work_sentences(trace.host_work, causes=actions.causes_by_id(analysis)),
+            )
             for trace in summary.shown_traces(analysis)
             if trace.host_work
         ],
         "host_lines": HOST_LINES,
         "anchors": anchors,
-        "style": Markup((_TEMPLATES / "report.css").read_text("utf-8")),
+        "style": Markup((TEMPLATES / "report.css").read_text("utf-8")),
         "script": Markup(script),
         "script_hash": b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
@@ -214,16 +218,17 @@ def _finalize(value: Any) -> Any:
 
 @cache
 def environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+    """Jinja with the package's templates and filters; all text is made plain and escaped."""
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["dynamic_shape"] = actions.DYNAMIC_SHAPE
-    environment.filters.update(
+    made.globals["dynamic_shape"] = actions.DYNAMIC_SHAPE
+    made.filters.update(
         cause_title=lambda cause: actions.prose(cause.title, 120),
         code_lines=actions.code_lines,
         cost_phrase=actions.cost_phrase,
@@ -251,4 +256,4 @@ def environment() -> Environment:
         trace_title=summary.trace_title,
         trusted_svg=Markup,
     )
-    return environment
+    return made

@@ -8,7 +8,7 @@ from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from nsys_sync.model import Analysis, Detection
+from nsys_sync.model import Analysis, Comparison, Detection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +22,9 @@ _STRICT: dict[str, Any] = {
 }
 
 
-def render_json(report: Analysis | Detection) -> str:
+def render_json(result: Analysis | Comparison | Detection) -> str:
     """Strict JSON (no NaN), one object, ending with a newline. Always encodable as UTF-8."""
-    text = json.dumps(report, default=_as_dict, **_STRICT)
+    text = json.dumps(result, default=_as_dict, **_STRICT)
     try:
         text.encode()
     except UnicodeEncodeError:  # a lone surrogate in a name: strict readers refuse its escape

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from nsys_sync.model import Analysis, Device, Site, Timeline, Zoom
+    from nsys_sync.model import Analysis, ComparedDevice, Device, Site, Timeline, Zoom
 
 COLORS = {
     "busy": "#5b8fb9",
@@ -40,6 +40,9 @@ _THEMED = {
     _TEXT: "currentColor",
     _GRID: f"var(--line,{_GRID})",
 }
+
+_LAYERS = ("busy", "stall", "host-bound", "device-side", "profiler", "unknown")
+_LEGEND = {**PART_LABELS, "stall": "stall", "unknown": "not known", "blocked": "CPU blocked in a sync"}
 
 SITES_SHOWN = 15
 _BINS = 240
@@ -187,31 +190,10 @@ def _timeline_plot(plot_id: str, device: Device, of_trace: str, most_bins: int, 
     start = device.timeline.start_ns
     unit, scale = _axis_unit(device.window_ns)
     edges = [(start + i * bin_ns) / scale for i in range(len(bins["busy"]) + 1)]
-    keys = [key for key in ("busy", "stall", "host-bound", "device-side", "profiler", "unknown") if any(bins[key])]
+    keys = [key for key in _LAYERS if any(bins[key])]
 
-    canvas.legend(
-        [*keys, "blocked"],
-        {**PART_LABELS, "stall": "stall", "unknown": "not known", "blocked": "CPU blocked in a sync"},
-    )
-    axes = canvas.axes(0.09, 0.88, top=0.42, height=1.15)
-    sums = [0.0] * len(bins["busy"])
-    layers = []
-    for key in keys:
-        sums = [total + value for total, value in zip(sums, bins[key], strict=True)]
-        layers.append((key, [min(100.0, 100 * total / bin_ns) for total in sums]))
-    # The highest layer first, each from 0: neighbours drawn edge to edge would leave hairlines between them.
-    for key, heights in reversed(layers):
-        axes.fill_between(edges, [*heights, heights[-1]], step="post", color=COLORS[key], linewidth=0)
-    axes.set_xlim(edges[0], edges[-1])
-    axes.set_ylim(0, 100)
-    axes.set_yticks([0, 50, 100], ["0 %", "50 %", "100 %"], fontsize=8)
-    axes.set_xticks([])
-    lane = canvas.axes(0.09, 0.88, top=1.64, height=0.2)
-    shares = [min(100.0, 100 * value / bin_ns) for value in bins["blocked"]]
-    lane.fill_between(edges, [*shares, shares[-1]], step="post", color=COLORS["blocked"], linewidth=0)
-    lane.set_xlim(edges[0], edges[-1])
-    lane.set_ylim(0, 100)
-    lane.set_yticks([50], ["blocked"], fontsize=8)
+    canvas.legend([*keys, "blocked"], _LEGEND)
+    lane = _draw_shares(canvas, bins, keys, edges, bin_ns, top=0.42)
     _time_axis(lane, unit)
     if zoom:
         _draw_zoom(canvas, zoom, most_spans)
@@ -236,6 +218,81 @@ def _timeline_plot(plot_id: str, device: Device, of_trace: str, most_bins: int, 
         columns=columns,
         rows=rows,
     )
+
+
+def compared_timelines_plot(pair: ComparedDevice, number: int, *, several: bool) -> Plot | None:
+    """One GPU of two runs, one above the other, each from the start of its window, as many ns to the inch in both."""
+    longest = max(pair.before.window_ns, pair.after.window_ns)
+    sides = [("before", pair.before, _shares(pair.before, _BINS)), ("after", pair.after, _shares(pair.after, _BINS))]
+    if longest <= 0 or not all(bins["busy"] for _, _, bins in sides):
+        return None
+    keys = [key for key in _LAYERS if any(any(bins[key]) for _, _, bins in sides)]
+    canvas = _Canvas(f"both{number}", height=4.35)
+    canvas.legend([*keys, "blocked"], _LEGEND)
+    unit, scale = _axis_unit(longest)
+    columns = ("run", "from the window's start", *keys, "blocked")
+    rows: list[tuple[str, ...]] = []
+    for position, (name, device, bins) in enumerate(sides):
+        bin_ns = device.window_ns / len(bins["busy"])
+        edges = [i * bin_ns / scale for i in range(len(bins["busy"]) + 1)]
+        lane = _draw_shares(canvas, bins, keys, edges, bin_ns, top=0.62 + position * 1.83, ends=(0, longest / scale))
+        canvas.figure.text(
+            0.09, 1 - (0.54 + position * 1.83) / canvas.height, f"{name}: window {duration(device.window_ns)}",
+            fontsize=9, color=_TEXT,
+        )  # fmt: skip
+        if position:
+            _time_axis(lane, unit, since="the window's start")
+        tenths = _shares(device, 10)
+        length = device.window_ns / len(tenths["busy"])
+        rows += [
+            (name, duration(i * length), *(ratio(tenths[key][i], length) for key in (*keys, "blocked")))
+            for i in range(len(tenths["busy"]))
+        ]
+    title = device_title(pair.before)
+    if several:
+        title += f" of {plain_name(pair.before_trace, 80)}, and {device_title(pair.after)} of "
+        title += plain_name(pair.after_trace, 80)
+    return canvas.finish(
+        title=f"Where the time of {title} went, before and after",
+        description=f"Both on one scale, from 0 to {duration(longest)}, each from the start of its own window.",
+        columns=columns,
+        rows=tuple(rows),
+    )
+
+
+def _draw_shares(
+    canvas: _Canvas,
+    bins: dict[str, list[float]],
+    keys: Sequence[str],
+    edges: Sequence[float],
+    bin_ns: float,
+    *,
+    top: float,
+    ends: tuple[float, float] | None = None,
+) -> Axes:
+    """The shares of each bin stacked, and below them the time blocked, whose axes are returned."""
+    ends = ends or (edges[0], edges[-1])
+    axes = canvas.axes(0.09, 0.88, top=top, height=1.15)
+    sums = [0.0] * len(bins["busy"])
+    layers = []
+    for key in keys:
+        sums = [total + value for total, value in zip(sums, bins[key], strict=True)]
+        layers.append((key, [min(100.0, 100 * total / bin_ns) if bin_ns else 0.0 for total in sums]))
+    # The highest layer first, each from 0: neighbours drawn edge to edge would leave hairlines between them.
+    for key, heights in reversed(layers):
+        axes.fill_between(edges, [*heights, heights[-1]], step="post", color=COLORS[key], linewidth=0)
+    axes.set_xlim(*ends)
+    axes.set_ylim(0, 100)
+    axes.set_yticks([0, 50, 100], ["0 %", "50 %", "100 %"], fontsize=8)
+    axes.set_xticks([])
+    lane = canvas.axes(0.09, 0.88, top=top + 1.22, height=0.2)
+    shares = [min(100.0, 100 * value / bin_ns) if bin_ns else 0.0 for value in bins["blocked"]]
+    lane.fill_between(edges, [*shares, shares[-1]], step="post", color=COLORS["blocked"], linewidth=0)
+    lane.set_xlim(*ends)
+    lane.set_ylim(0, 100)
+    lane.set_yticks([50], ["blocked"], fontsize=8)
+    lane.set_xticks([])
+    return lane
 
 
 def _draw_zoom(canvas: _Canvas, zoom: Zoom, most_spans: int) -> None:
@@ -415,12 +472,12 @@ def _axis_unit(span_ns: float) -> tuple[str, float]:
     return "ns", 1.0
 
 
-def _time_axis(axes: Axes, unit: str) -> None:
+def _time_axis(axes: Axes, unit: str, since: str = "session start") -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(8))
     axes.xaxis.set_major_formatter(FuncFormatter(_number))
-    axes.set_xlabel(f"{unit} since session start", fontsize=8.5, color=_TEXT)
+    axes.set_xlabel(f"{unit} since {since}", fontsize=8.5, color=_TEXT)
 
 
 def _duration_axis(axes: Axes, most: float) -> None:

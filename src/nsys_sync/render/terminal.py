@@ -55,14 +55,14 @@ from nsys_sync.render.summary import (
 from nsys_sync.render.text import clip, count, duration, plain_name, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.console import RenderableType
 
     from nsys_sync.model import Advice, Analysis, CauseText, Device, Site, TraceReport
     from nsys_sync.render.actions import Todo
 
-_STYLES = {
+STYLES = {
     "busy": "blue",
     "stall": "bold red",
     "host-bound": "yellow",
@@ -75,18 +75,17 @@ VERDICT_STYLES = {"false": "green", "true": "yellow", "explicit": "cyan", "unkno
 _ACTIONS_SHOWN = 5
 _TABLE_FROM_WIDTH = 64
 _WIDE_FROM_WIDTH = 116
-NARROWEST = 20
 _STARTUP_WIDTH = len("in start-up") + 2
 
 
 def render_terminal(analysis: Analysis, *, width: int, color: bool, top: int) -> str:
     """The report in `width` columns, at most `top` sites; the first line is the answer."""
-    width = max(width, NARROWEST)
+    width = max(width, 20)
     return printed(_report(analysis, width, top), width=width, color=color)
 
 
 def printed(parts: Iterable[RenderableType], *, width: int, color: bool) -> str:
-    """The parts one below the other."""
+    """What rich makes of the parts in `width` columns, without blanks at line ends."""
     out = io.StringIO()
     # The environment is kept out (NO_COLOR, COLUMNS, TERM): the caller has decided.
     console = Console(
@@ -122,7 +121,7 @@ def _report(analysis: Analysis, width: int, top: int) -> Iterable[RenderableType
     yield from _sites(analysis, width, top)
     yield from _what_to_do(analysis, max(top, 0))
     for trace in shown_traces(analysis):
-        yield from _host_bound(trace, several=len(analysis.traces) > 1)
+        yield from _host_bound(trace, causes_by_id(analysis), several=len(analysis.traces) > 1)
     for trace in shown_traces(analysis):
         yield ""
         name = f" of {plain_name(trace.name)}" if len(analysis.traces) > 1 else ""
@@ -165,10 +164,10 @@ def _window(device: Device, width: int) -> Table:
     table.add_column(overflow="fold")
     bar_width = min(24, width - 66)
     for part in device_parts(device):
-        cells = [Text(duration(part.ns)), Text(ratio(part.ns, device.window_ns)), Text(part.label, _STYLES[part.key])]
+        cells = [Text(duration(part.ns)), Text(ratio(part.ns, device.window_ns)), Text(part.label, STYLES[part.key])]
         if bar_width >= 10:
             filled = round(bar_width * (part.ns or 0) / device.window_ns) if device.window_ns else 0
-            cells.append(Text("█" * filled, _STYLES[part.key]))
+            cells.append(Text("█" * filled, STYLES[part.key]))
         table.add_row(*cells)
     return table
 
@@ -215,7 +214,7 @@ def _table(sites: Sequence[Site], causes: dict[str, CauseText], width: int, star
         stall = site.stall.total_ns if site.stall else None
         cells = [
             Text(str(rank)),
-            Text(duration(stall), style=_STYLES["stall"] if stall else ""),
+            Text(duration(stall), style=STYLES["stall"] if stall else ""),
             *([Text(duration(site.startup_stall_ns), style="dim")] if startup_width else []),
             Text(ratio(site.stall_ratio)),
             Text(count(site.calls)),
@@ -234,7 +233,7 @@ def _list(sites: Sequence[Site], causes: dict[str, CauseText], width: int) -> Ta
     for rank, site in enumerate(sites, 1):
         stall = duration(site.stall.total_ns if site.stall else None)
         startup = f", {duration(site.startup_stall_ns)} of it in start-up" if site.startup_stall_ns else ""
-        text = Text(f"stall {stall} ({ratio(site.stall_ratio)}){startup}\n", _STYLES["stall"] if site.stall else "")
+        text = Text(f"stall {stall} ({ratio(site.stall_ratio)}){startup}\n", STYLES["stall"] if site.stall else "")
         rest = Text(f"\n{count(site.calls, 'call')}, blocked {duration(site.blocked.total_ns)}\n")
         table.add_row(Text(f"{rank}."), Text.assemble(text, _where(site, parents, width), rest, _why(site, causes)))
     return table
@@ -315,11 +314,11 @@ def advice_parts(advice: Advice) -> Iterable[RenderableType]:
     yield Padding(Text(plain_name(advice.link), "dim"), (0, 0, 0, 6))
 
 
-def _host_bound(trace: TraceReport, *, several: bool) -> Iterable[RenderableType]:
+def _host_bound(trace: TraceReport, causes: Mapping[str, CauseText], *, several: bool) -> Iterable[RenderableType]:
     if trace.host_work is None:
         return
     work = trace.host_work
-    intro, rest = host_work_sentences(work, _ACTIONS_SHOWN)
+    intro, rest = host_work_sentences(work, _ACTIONS_SHOWN, causes)
     if intro or rest:
         yield ""
         yield Text(f"Host-bound{f' in {plain_name(trace.name)}' if several else ''}", style="bold")
@@ -332,7 +331,7 @@ def _host_bound(trace: TraceReport, *, several: bool) -> Iterable[RenderableType
         table.add_column(overflow="fold")
         for line in lines:
             table.add_row(
-                Text(f"about {duration(line.estimate_ns)}", _STYLES["host-bound"]), Text(host_line(line, work))
+                Text(f"about {duration(line.estimate_ns)}", STYLES["host-bound"]), Text(host_line(line, work))
             )
         yield Padding(table, (0, 0, 0, 4))
     if len(work.lines) > len(lines):
@@ -341,15 +340,18 @@ def _host_bound(trace: TraceReport, *, several: bool) -> Iterable[RenderableType
 
 
 def indented(text: str) -> Padding:
+    """A paragraph two columns in."""
     return Padding(Text(text), (0, 0, 0, 2))
 
 
 def bullets(sentences: Iterable[str]) -> Iterable[RenderableType]:
+    """A list, one item a sentence."""
     for sentence in sentences:
         yield hanging("-", Text(sentence))
 
 
 def hanging(mark: str, text: Text) -> Table:
+    """A text beside its mark."""
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
