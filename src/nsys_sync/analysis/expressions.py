@@ -47,6 +47,7 @@ BUILTINS = {
     **dict.fromkeys(COMPARING_CALLS, "python-max-min"),
     "range": "gpu-index",
 }
+NAMESPACES = frozenset({"torch", "nn", "F"})
 FACTORIES = frozenset({"torch.tensor", "torch.as_tensor"})
 
 
@@ -148,9 +149,10 @@ class Expressions:
                 yield Operation("truth-value", through)
 
     def _call(self, call: ast.Call) -> Operation:
-        name = dotted_name(call.func)
+        name = _name_of(call.func)
         last = name.rpartition(".")[2]
-        shown = f".{last}()" if isinstance(call.func, ast.Attribute) and "torch" not in name else shown_name(name)
+        is_method = "." in name and name.partition(".")[0] not in NAMESPACES
+        shown = f".{last}()" if is_method else shown_name(name)
         if name in BUILTINS:
             cause: str | None = BUILTINS[name]
         elif name in FACTORIES:
@@ -159,7 +161,7 @@ class Expressions:
             cause = "linalg-check"
         elif last == "where":
             cause = "nonzero" if len(call.args) == 1 and not call.keywords else None
-        elif last == "to" and isinstance(call.func, ast.Attribute):
+        elif last == "to" and is_method:
             cause = self._direction(call)
         else:
             cause = CALLS.get(last) if "." in name else None
@@ -210,6 +212,16 @@ class Expressions:
     def _is_mask(self, node: ast.expr) -> bool:
         values = self._only_values(node)
         return bool(values) and all(_compares(value) for value in values)
+
+
+def _name_of(function: ast.expr) -> str:
+    """As `dotted_name`, but of a method only its own name where it is called on anything else than a name."""
+    owner = function
+    while isinstance(owner, ast.Attribute):
+        owner = owner.value
+    if isinstance(function, ast.Attribute) and not isinstance(owner, ast.Name):
+        return f".{function.attr}"
+    return dotted_name(function)
 
 
 def _line_of(node: ast.AST) -> int:
