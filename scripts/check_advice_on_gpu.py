@@ -23,6 +23,7 @@ import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -276,7 +277,20 @@ def additions(advice: Advice) -> list[Callable[[Namespace], None]]:
 
 def missing_libraries(advice: Advice) -> list[str]:
     wanted = [LIBRARIES[addition] for addition in additions(advice) if addition in LIBRARIES]
-    return [name for name in wanted if find_spec(name) is None]
+    missing = [name for name in wanted if find_spec(name) is None]
+    return missing or (["a Numba that compiles"] if "numba" in wanted and not numba_compiles() else [])
+
+
+@cache
+def numba_compiles() -> bool:
+    """Numba 0.68 does not with NumPy 2.5."""
+    names: Namespace = {}
+    add_numba(names)
+    try:
+        names["double"][8, 128](names["device_numbers"])
+    except AttributeError:
+        return False
+    return True
 
 
 class Snippets:

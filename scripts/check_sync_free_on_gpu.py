@@ -32,7 +32,7 @@ SOURCES = THIS.parent.parent / "src"
 TURNS = 10_000
 ROUNDS = 7
 # Timings on a shared machine; that nothing is replaced is checked exactly, beside them.
-LARGEST_RATIO = 1.3
+LARGEST_RATIO = 2.0
 
 failed: list[str] = []
 
@@ -82,8 +82,8 @@ def identities() -> dict[str, Any]:
 
 
 def as_any_program() -> None:
-    """Threads and a backward pass, after which PyTorch's calls take longer, with nsys_sync or without."""
-    one.clone().requires_grad_().mul(2).backward()
+    """Threads and a backward pass: after that event.query takes five times as long, with nsys_sync or without."""
+    (torch.randn(1000, device="cuda", requires_grad=True) * 2).sum().backward()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: (torch.cuda.Event().query(), one.item()), range(84)))
 

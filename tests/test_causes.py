@@ -391,3 +391,12 @@ def test_what_a_function_returns_is_followed_to_its_callers(capture: Capture, tm
     assert of("log_loss", program.replace("    log_loss(loss)", "    keep(log_loss(loss))")).kind == "unknown"
     # The line where the trace has the call calls something else: another version.
     assert of("log_loss", program.replace("    log_loss(loss)", "    log_loss2(loss)")).kind == "unknown"
+
+
+def test_an_allocation_of_pinned_memory_is_explained_where_it_costs_time(capture: Capture) -> None:
+    found = analysis(capture("sync_causes_allocator.schema-3.7.2"))
+    work = found.traces[0].host_work
+    assert work is not None
+    assert [call.api for call in work.calls if call.cause == "pinned-allocation"] == ["cudaHostAlloc"]
+    assert "pinned-allocation" in {text.id for text in found.causes}
+    assert set(CAUSES["pinned-allocation"].advice) <= {one.id for one in found.advice}

@@ -485,7 +485,7 @@ def test_nothing_to_see_is_said(folder: Path) -> None:
 
 def test_formats_agree(folder: Path) -> None:
     (folder / "train.py").write_text(LOOP, "utf-8")
-    formats = [option for one in ("terminal", "json", "html", "csv", "parquet") for option in ("-f", one)]
+    formats = [option for one in ("terminal", "json", "html", "markdown", "csv", "parquet") for option in ("-f", one)]
     done = detect(folder, "-o", "out/", *formats, "train.py")
     assert done.returncode == 0 and done.stdout == "loss 0.5\n"
     out = folder / "out"
@@ -497,7 +497,9 @@ def test_formats_agree(folder: Path) -> None:
     assert [(row["site_id"], int(row["line"]), row["cause"], int(row["calls"])) for row in cells] == by_json
     page = (out / "train.detect.sync.html").read_text("utf-8")
     assert page.count("<tbody id=") == len(by_json) and "http-equiv" in page and "<script" not in page
-    for text in (done.stderr, page):
+    comment = (out / "train.detect.sync.md").read_text("utf-8")
+    assert comment.startswith(f"**{len(by_json)} sync sites")
+    for text in (done.stderr, page, comment):
         assert "No time was measured" in text and "What this cannot see" in text
         assert f"{len(by_json)} sync sites: the CPU was made to wait for the GPU 44 times" in text
         assert "asked for" in text and "return loss.item(), acc.item(), loss.item()" in text

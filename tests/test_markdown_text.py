@@ -39,7 +39,7 @@ def test_prose(text: str, shown: str) -> None:
         ("x = y.item()", "`x = y.item()`"),
         ("  @a <b> https://c  ", "`@a <b> https://c`"),
         ("a|b", "<code>a&#124;b</code>"),
-        ("a`b@c", "<code>a&#96;b&#64;c</code>"),
+        ("a`b@c", "<code>a&#96;b&#64;&#8203;c</code>"),
         (" ", ""),
         ("a\nb", r"`a\nb`"),
     ],

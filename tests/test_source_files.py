@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsys_sync import source_files
-from nsys_sync.source_files import SourceFile, read_sources
+from nsys_sync.source_files import SourceFile, paths_below, read_sources
 
 CAPTURE = "2025-11-20T10:11:12+00:00"
 CAPTURE_SECONDS = 1763633472
@@ -215,3 +215,29 @@ def test_any_text_is_a_path_or_is_not(paths: list[str], start: str) -> None:
     for when in (start, CAPTURE):
         for root in (None, Path(__file__).parent / "no such folder"):
             assert not set(read_sources(paths, when, root)) - set(paths)
+
+
+def test_files_of_a_trace_in_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = tmp_path / "home" / "repository"
+    for name in ("src/pkg/a.py", "b.py", ".venv/lib/c.py", "twice.py", "src/twice.py", "src/once.py"):
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text("")
+    (tmp_path / "outside.py").write_text("")
+    (repository / "link.py").symlink_to(tmp_path / "outside.py")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    expected = {
+        f"{repository}/src/pkg/a.py": "src/pkg/a.py",
+        "~/repository/src/pkg/a.py": "src/pkg/a.py",
+        f"{repository}/twice.py": "twice.py",
+        "/elsewhere/checkout/src/pkg/a.py": "src/pkg/a.py",
+        "C:\\checkout\\src\\pkg\\a.py": "src/pkg/a.py",
+        "/elsewhere/b.py": "b.py",
+    }
+    others = [
+        *("/elsewhere/twice.py", "/elsewhere/once.py", f"{repository}/.venv/lib/c.py", str(tmp_path / "outside.py")),
+        *("/x/link.py", "<string>", "", "/x/none.py", "../outside.py", "~nobody/b.txt", "a\0.py"),
+    ]
+    assert paths_below([*expected, *others], repository, repository) == expected
+    below_src = paths_below(["/elsewhere/once.py", "/elsewhere/b.py"], repository / "src", repository)
+    assert below_src == {"/elsewhere/once.py": "src/once.py"}
+    assert paths_below(["/elsewhere/once.py"], repository / "src", tmp_path / "home" / "other") == {}

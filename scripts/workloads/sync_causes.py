@@ -33,7 +33,6 @@ rows = torch.arange(64, device=dev)
 n = torch.tensor(5, device=dev)
 yes = torch.tensor(True, device=dev)
 host = torch.randn(1 << 20)
-kept = []  # so that no block of pinned memory can be used again
 cpu_index = torch.tensor([0, 3, 5])
 layer = nn.Linear(64, 1).to(dev)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
@@ -463,6 +462,9 @@ def empty_cache():
     for _ in range(20):
         torch.matmul(large, large, out=product)
     torch.cuda.empty_cache()
+
+
+kept = []  # so that no block of pinned memory can be used again
 
 
 def pin_memory():

@@ -24,6 +24,8 @@ Certainty = Literal["certain", "likely", "open"]
 DependencyKind = Literal["false", "true", "explicit", "unknown"]
 PairStatus = Literal["gone", "new", "better", "worse", "unchanged", "not compared"]
 Forbids = Literal["everything", "totals", "idle"]
+BudgetKind = Literal["max-stall", "max-syncs-per-step", "sync-free", "forbid", "baseline"]
+BudgetState = Literal["held", "broken", "not known"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,7 @@ class Region:
 
     A range inside another of the same name counts with the outer one. Operations on threads without ranges of their
     own (autograd's) count for the ranges of the process's other threads. `operations_after_first` leaves out each
-    thread's first range, its warm-up. `sites` are the ids of the sites in it, most operations first.
+    thread's first range, its warm-up. `sites` are the ids of all sites in it, most operations first.
     """
 
     name: str
@@ -501,8 +503,8 @@ class Analysis:
 
     `window_ns` sums the windows of all devices of all traces: the denominator of every `stall_ratio`.
     `stall_ns` is None where any device was refused an idle figure. `causes` and `advice` are those that occur in
-    `sites`. `operations` holds one row a sync operation (columns in `OPERATION_COLUMNS`), and is left out of the JSON
-    form.
+    `sites`. `operations` holds one row a sync operation (columns in `OPERATION_COLUMNS`; `step` is an index into
+    `Steps.steps` of the trace), and is left out of the JSON form.
     """
 
     schema_version: str
@@ -580,6 +582,68 @@ class Detection:
     unseen: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A site that breaks a budget. `amount` is its part of what was measured, in the budget's unit; None: not known.
+
+    `path` is its file relative to the folder that annotations are for, with `/`; None where the file is not there.
+    """
+
+    site: Site
+    cause: CauseText | None
+    advice: Advice | None
+    path: str | None
+    amount: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One limit and whether the trace keeps to it; `not known` is no better than broken.
+
+    `target` is the NVTX range of `sync-free`, the cause id of `forbid`, the file of `baseline`. `measured` and `limit`
+    are a ratio of the window for `max-stall`, operations in the worst step for `max-syncs-per-step`, operations for
+    `sync-free` and `forbid`, sites for `baseline`; `measured` None is not known. `of` says what of: the denominator,
+    the step. `reason` says why it is not known, else it is empty. `violations` are worst first.
+    """
+
+    kind: BudgetKind
+    target: str | None
+    state: BudgetState
+    measured: float | None
+    limit: float
+    of: str
+    reason: str
+    violations: tuple[Violation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """An entry of the allow-list: globs on function and file, of which at least one is given, and why."""
+
+    function: str | None
+    file: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedSite:
+    """A site that no budget counts, and the entry that says so."""
+
+    site: Site
+    entry: Allowed
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What `nsys-sync check` found. `held`: every budget is. `stale` are entries that no site matches."""
+
+    held: bool
+    budgets: tuple[Budget, ...]
+    allowed: tuple[AllowedSite, ...]
+    stale: tuple[Allowed, ...]
+    analysis: Analysis
+
+
 OPERATION_COLUMNS = (
     "trace",
     "site_id",
@@ -601,6 +665,7 @@ OPERATION_COLUMNS = (
     "line",
     "function",
     "nvtx_range",
+    "step",
     "correlation_id",
     "in_startup",
 )

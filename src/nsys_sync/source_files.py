@@ -58,6 +58,29 @@ def read_sources(
     return sources
 
 
+def paths_below(files: Iterable[str], root: Path, folder: Path) -> dict[str, str]:
+    """Files of a trace that are below `root`, with their path relative to `folder` (with `/`); others are left out.
+
+    A file is where its path says, `~` being this user's home, else at the longest end of its path that exists below
+    `root`. What lies in a hidden folder (`.venv`) is no file of the program.
+    """
+    places = _Root(root)
+    result: dict[str, str] = {}
+    for file in dict.fromkeys(files):
+        parts = _parts(file)
+        if not parts:
+            continue
+        try:
+            place = Path(file).expanduser()
+            found = place if places.holds(place) else places.find(parts)
+            relative = None if found is None else found.resolve().relative_to(folder.resolve())
+        except (OSError, RuntimeError, ValueError):  # no home folder, a loop of links, not below the folder
+            continue
+        if relative is not None and not any(part.startswith(".") for part in relative.parts):
+            result[file] = relative.as_posix()
+    return result
+
+
 def _time(iso: str | None) -> float | None:
     """Seconds since the epoch; a time without a zone is in UTC. None where it cannot be read."""
     if iso is None:
@@ -91,7 +114,7 @@ class _Root:
     def find(self, parts: tuple[str, ...]) -> Path | None:
         for start in range(len(parts)):
             ending = parts[start:]
-            if ".." in ending or not self._is_inside(self._folder.joinpath(*ending)):
+            if ".." in ending or not self.holds(self._folder.joinpath(*ending)):
                 continue
             # A bare name says little: `train.py` may be any of several.
             if len(ending) == 1 and self._files_named(ending[0]) != 1:
@@ -99,7 +122,7 @@ class _Root:
             return self._folder.joinpath(*ending)
         return None
 
-    def _is_inside(self, path: Path) -> bool:
+    def holds(self, path: Path) -> bool:
         """Whether there is such a file, and it lies under the root once all links are followed."""
         try:
             return stat.S_ISREG(path.stat().st_mode) and path.resolve().is_relative_to(self._folder.resolve())

@@ -1476,11 +1476,10 @@ _ADVICE = (
         "Instead of picking elements, replace the others by a value that changes nothing: 0 for a sum, minus infinity "
         "for a maximum. The shape stays the same.",
         """
-        mean = values[values > 0].mean()
+        total = values[values > 0].sum()
         """,
         """
-        positive = values > 0
-        mean = cupy.where(positive, values, 0).sum() / positive.sum()
+        total = cupy.where(values > 0, values, 0).sum()
         """,
         "https://docs.cupy.dev/en/stable/reference/generated/cupy.where.html",
     ),

@@ -56,6 +56,7 @@ def _one_trace(one: TraceOperations, site: IntArray, sites: Sequence[model.Site]
         "line": pa.array(lines, mask=lines < 0),
         "function": of_site([s.location.function for s in sites]),
         "nvtx_range": coded(one.nvtx, one.nvtx_names),
+        "step": pa.array(one.step, mask=one.step < 0),
         "correlation_id": pa.array(one.correlation_id, mask=one.correlation_id < 0),
         "in_startup": one.in_startup,
     }

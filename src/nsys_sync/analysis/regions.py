@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 LISTED = 40
 LISTED_BY_TIME = 20
-LISTED_SITES = 5
 
 
 @dataclass(frozen=True)
@@ -175,12 +174,11 @@ def _kept(operations: IntArray, total: IntArray, ranges: IntArray) -> list[int]:
 
 
 def _sites(family: IntArray, site: IntArray, kept: Sequence[int]) -> dict[int, list[int]]:
-    """The sites with the most operations in each of the families kept."""
+    """All sites in each of the families kept, those with the most operations first."""
     listed = np.isin(family, kept)
     counts = pd.DataFrame({"family": family[listed], "site": site[listed]}).value_counts(sort=False).reset_index()
     counts = counts.sort_values(["count", "site"], ascending=[False, True], kind="stable")
-    top = counts.groupby("family").head(LISTED_SITES)
     result: dict[int, list[int]] = {}
-    for code, own in zip(top["family"].tolist(), top["site"].tolist(), strict=True):
+    for code, own in zip(counts["family"].tolist(), counts["site"].tolist(), strict=True):
         result.setdefault(code, []).append(own)
     return result

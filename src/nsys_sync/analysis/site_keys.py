@@ -138,8 +138,9 @@ def _source_uses(
         file = int(place.file[row])
         source = sources.of(file)
         family = FAMILY.get(finding.cause.id, "other")
-        name = one.trace.python.functions[place.function[row]]
-        use = source.use(name, int(place.line[row]), family) if source else None
+        use = None
+        if source is not None:
+            use = source.use(one.trace.python.functions[place.function[row]], int(place.line[row]), family)
         if use is not None and one.python.library_frames[row] == 0:
             shows = shows_call(finding, use)
             if shows is not None:

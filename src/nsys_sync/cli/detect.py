@@ -124,6 +124,10 @@ def _rendered(detection: Detection, output: Output, top: int | None, to_stderr: 
         from nsys_sync.render.detected_html import render_detected_html
 
         return render_detected_html(detection).encode("utf-8", "replace")
+    if output.format is Format.markdown:
+        from nsys_sync.render.detected_markdown import render_detected_markdown
+
+        return render_detected_markdown(detection).encode("utf-8", "replace")
     if output.format is Format.json:
         from nsys_sync.render.json_report import render_json
 

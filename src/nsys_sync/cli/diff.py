@@ -46,7 +46,7 @@ def diff(
     ] = None,
     time_range: RangeOption = None,
     nvtx: NvtxOption = None,
-    skip_first: SkipFirstOption = 0,
+    skip_first: SkipFirstOption = None,
     pid: PidOption = None,
     device: DeviceOption = None,
     top: Annotated[
@@ -94,7 +94,7 @@ def diff(
             path,
             time_range=selected,
             nvtx=nvtx,
-            skip_first=skip_first,
+            skip_first=skip_first or 0,
             pid=pid,
             device=device,
             source_root=source_root,

@@ -1,4 +1,4 @@
-"""Durations and time ranges as people type them: `1.5s`, `250us`, `1.5s:2s`."""
+"""Durations, time ranges and shares as people type them: `1.5s`, `250us`, `1.5s:2s`, `5%`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ NS_PER_UNIT = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_0
 LONGEST_NS = 2**61
 """73 years: sums of two such times still fit 64 bits."""
 _DURATION = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)\s*")
+_SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 
 def parse_duration(text: str, option: str) -> int:
@@ -33,3 +34,11 @@ def parse_range(text: str) -> tuple[int | None, int | None]:
     if low is not None and high is not None and high <= low:
         raise UsageError(f"--range: {text!r} ends before it begins")
     return low, high
+
+
+def parse_share(text: str, option: str) -> float:
+    """`5%` → 0.05. Raises UsageError for anything but a percentage up to 100."""
+    match = _SHARE.fullmatch(text)
+    if not match or Decimal(match[1]) > 100:
+        raise UsageError(f"{option}: {text!r} is no share. Give a percentage of 0 to 100 with its sign, such as 5%")
+    return float(Decimal(match[1]) / 100)

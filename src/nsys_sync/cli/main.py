@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from types import FrameType
@@ -11,7 +10,8 @@ from typing import Annotated, cast
 import typer
 
 from nsys_sync import __version__
-from nsys_sync.cli import demo, detect, diff, doctor, export, profile, report
+from nsys_sync.cli import check, demo, detect, diff, doctor, export, profile, report
+from nsys_sync.cli.outputs import discard_standard_output
 from nsys_sync.cli.program_arguments import EndsAtProgram
 from nsys_sync.errors import NsysSyncError
 
@@ -32,6 +32,7 @@ app.command("detect", cls=EndsAtProgram, context_settings=PROGRAM_OPTIONS)(detec
 app.command("profile", cls=EndsAtProgram, context_settings=PROGRAM_OPTIONS)(profile.profile)
 app.command("report")(report.report)
 app.command("diff")(diff.diff)
+app.command("check")(check.check)
 app.command("export")(export.export)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
@@ -73,8 +74,7 @@ def main() -> None:
         _complain("not enough memory for this trace. Use a machine with more, or export a shorter part of the trace")
         sys.exit(1)
     except BrokenPipeError:
-        # The reader (`| head`) has what it wanted. Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_standard_output()
         sys.exit(0)
 
 

@@ -30,7 +30,13 @@ class OutputFormat(str, Enum):
     @property
     def ending(self) -> str:
         """Of the file's name."""
-        return {"terminal": ".txt", "markdown": ".md"}.get(self.value, f".{self.value}")
+        endings = {"terminal": ".txt", "github": ".txt", "markdown": ".md", "junit": ".xml"}
+        return endings.get(self.value, f".{self.value}")
+
+    @property
+    def on_screen(self) -> bool:
+        """Whether it goes to standard output unless `-o` says otherwise."""
+        return self.value in ("terminal", "github")
 
 
 class Format(OutputFormat):
@@ -38,6 +44,7 @@ class Format(OutputFormat):
 
     terminal = "terminal"
     html = "html"
+    markdown = "markdown"
     json = "json"
     csv = "csv"
     parquet = "parquet"
@@ -70,27 +77,28 @@ def plan(
     *,
     per_operation: bool = False,
     offered: type[OutputFormat] = Format,
+    default: Sequence[str] = ("terminal", "html"),
     kind: str = "sync",
 ) -> list[Output]:
     """Which reports go where; `offered` are the command's formats, `kind` is in the names of files it chooses.
 
+    Without `formats`, the ending of `output` chooses one to go with the terminal's; without that, `default` does.
     Raises UsageError for a combination that makes no sense.
     """
-    terminal, html = offered("terminal"), offered("html")
     chosen = list(dict.fromkeys(formats))
     to_file = Path(output) if output not in (None, "-") else None
     is_folder = to_file is not None and (to_file.is_dir() or str(output).endswith(os.sep))
     if not chosen:
-        by_suffix = html
+        names = ("terminal",) if output == "-" else default
+        chosen = [offered(name) for name in names]
         if to_file is not None and not is_folder:
-            known = {one.ending: one for one in offered if one is not terminal}
+            known = {one.ending: one for one in offered if not one.on_screen}
             if to_file.suffix not in known:
                 raise UsageError(
                     f"-o {output}: no format has this ending. Use one of {', '.join(known)}, or give --format"
                 )
-            by_suffix = known[to_file.suffix]
-        chosen = [terminal] if output == "-" else [terminal, by_suffix]
-    files = [one for one in chosen if one is not terminal]
+            chosen = [offered("terminal"), known[to_file.suffix]]
+    files = [one for one in chosen if not one.on_screen]
     if per_operation and not {Format.csv, Format.parquet} & set(files):
         raise UsageError("--operations needs --format csv or --format parquet: only they can hold a row an operation")
     if output == "":
@@ -100,12 +108,12 @@ def plan(
             raise UsageError(f"-o - can take one format, not {len(chosen)}")
         return [Output(chosen[0], None)]
     if to_file is not None and not is_folder and len(files or chosen) > 1:
-        raise UsageError(f"-o {output}: one file cannot hold {len(files)} formats. Name a folder that exists")
+        raise UsageError(f"-o {output}: one file cannot hold {len(files or chosen)} formats. Name a folder that exists")
     planned = []
     for one in chosen:
         part = ".operations" if per_operation and one in (Format.csv, Format.parquet) else ""
         name = f"{stem}.{kind}{part}{one.ending}"
-        if one is terminal and (files or to_file is None):
+        if one.on_screen and (files or to_file is None):
             path = None
         elif to_file is None:
             path = Path(name)
@@ -151,6 +159,10 @@ def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation
         from nsys_sync.render.html import render_html
 
         return render_html(analysis).encode("utf-8", "replace")
+    if output.format is Format.markdown:
+        from nsys_sync.render.markdown import render_markdown
+
+        return render_markdown(analysis).encode("utf-8", "replace")
     if output.format is Format.json:
         from nsys_sync.render.json_report import render_json
 
@@ -169,6 +181,11 @@ def for_terminal(output: Output, render: Callable[[int, bool], str], *, to_stder
     color = to_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     encoding = (stream.encoding or "utf-8") if output.path is None and stream is not None else "utf-8"
     return render(width, color).encode(encoding, "replace")
+
+
+def discard_standard_output() -> None:
+    """To be called when its reader (`| head`) has what it wanted: Python would complain when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print(content: bytes, to_stderr: bool) -> None:

@@ -35,7 +35,7 @@ def report(
     ] = False,
     time_range: RangeOption = None,
     nvtx: NvtxOption = None,
-    skip_first: SkipFirstOption = 0,
+    skip_first: SkipFirstOption = None,
     pid: PidOption = None,
     device: DeviceOption = None,
     top: Annotated[
@@ -72,7 +72,7 @@ def report(
         *traces,
         time_range=selected,
         nvtx=nvtx,
-        skip_first=skip_first,
+        skip_first=skip_first or 0,
         pid=pid,
         device=device,
         top=top,

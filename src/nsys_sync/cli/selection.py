@@ -16,7 +16,7 @@ NvtxOption = Annotated[
     typer.Option("--nvtx", metavar="NAME", help="Only NVTX ranges of this name or pattern, such as 'step *'."),
 ]
 SkipFirstOption = Annotated[
-    int,
+    Optional[int],  # noqa: UP045
     typer.Option("--skip-first", metavar="N", min=0, help="Leave out the first N of the --nvtx ranges of each thread."),
 ]
 PidOption = Annotated[Optional[int], typer.Option("--pid", help="Only sites of this process.")]  # noqa: UP045
