@@ -141,7 +141,9 @@ def test_the_line_is_the_users_not_that_of_a_library(torch: Any, user_module: An
         code.train(library, torch.Tensor())
     # Nothing but libraries on the way: the innermost line.
     names = {"block": sync_free(), "step": library.step, "loss": torch.Tensor()}
-    with pytest.raises(SyncError, match=r"/torch/cuda\.py:\d+ makes the CPU wait for the GPU: raise RuntimeError\("):
+    with pytest.raises(
+        SyncError, match=r"/torch/cuda/__init__\.py:\d+ makes the CPU wait for the GPU: raise RuntimeError\("
+    ):
         exec(compile("with block: step(loss)", "<string>", "exec"), names)
 
 

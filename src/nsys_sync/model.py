@@ -523,6 +523,65 @@ class Analysis:
     operations: pa.Table
 
 
+DETECTION_SCHEMA_VERSION = "1.0"
+"""Version of the JSON form of a `Detection`, as `SCHEMA_VERSION` is of that of an `Analysis`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetectedThread:
+    """`name` is None for threads that Python did not start."""
+
+    pid: int
+    name: str | None
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class DetectedSite:
+    """A line that made the CPU wait, by one cause. No time is known of it.
+
+    `operation` is what waited, by the framework's name or as the source has it. `python_stack` is the commonest of
+    `stack_variants` stacks, innermost first. `advice` are ids of `Detection.advice`, in the order to try them.
+    """
+
+    id: str
+    location: Location
+    operation: str | None
+    cause: Cause
+    dependency: Dependency
+    advice: tuple[str, ...]
+    source: SourceLine | None
+    calls: int
+    threads: tuple[DetectedThread, ...]
+    python_stack: tuple[Frame, ...]
+    stack_variants: int
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """What PyTorch's sync debug mode and the explicit calls showed of one run. `sites` are ranked by calls.
+
+    `torch_version` None: the program did not import PyTorch. `watched_processes` counts the processes that initialised
+    CUDA, the program's and those it forked. `calls` are all that were seen, with those of the `omitted_sites` and
+    `lost_calls`, whose stack was not kept. `unseen` says what such a run cannot show.
+    """
+
+    schema_version: str
+    tool_version: str
+    program: str
+    exit_status: int
+    torch_version: str | None
+    watched_processes: int
+    calls: int
+    sites: tuple[DetectedSite, ...]
+    omitted_sites: int
+    omitted_calls: int
+    lost_calls: int
+    causes: tuple[CauseText, ...]
+    advice: tuple[Advice, ...]
+    unseen: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """A site that breaks a budget. `amount` is its part of what was measured, in the budget's unit; None: not known.

@@ -22,7 +22,7 @@ class CauseEntry:
     advice: tuple[str, ...]
 
 
-VALUE_READ = "the CPU reads the value; the trace does not tell what for"
+VALUE_READ = "the CPU reads the value; what for is not known"
 CONTROL_FLOW = "control flow"
 DYNAMIC_SHAPE = "dynamic shape"
 SHOWN = "the value is only shown"
@@ -30,7 +30,7 @@ NO_VALUE = "the CPU waits for no value"
 ON_CPU = "computation on the CPU"
 ASKED = "the program asks to wait"
 MEMORY = "memory management waits, no value is needed"
-UNKNOWN = "neither the trace nor the source tells"
+UNKNOWN = "it is not known what it waits for"
 
 
 def _cause(
@@ -104,7 +104,7 @@ _CAUSES = (
         "A copy into ordinary CPU memory returns when the data is there, so the CPU waits for the work that computes "
         "it and for the copy.",
         "unknown",
-        "the CPU gets the data; the trace does not tell what for",
+        "the CPU gets the data; what for is not known",
         *("stay-on-gpu", "copy-asynchronously", "read-together", "read-one-step-late"),
     ),
     _cause(
@@ -112,7 +112,7 @@ _CAUSES = (
         "converts to NumPy (.numpy())",
         "NumPy works on CPU memory. The tensor is copied there first, and the CPU waits for the work that computes it.",
         "unknown",
-        "the CPU gets the data; the trace does not tell what for",
+        "the CPU gets the data; what for is not known",
         *("torch-for-numpy", "copy-asynchronously", "read-one-step-late"),
     ),
     _cause(

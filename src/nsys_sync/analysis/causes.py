@@ -48,7 +48,8 @@ class Rule:
     does: what the CUDA calls did. binding: the frame through which Python entered the framework, innermost one.
     inner: frames between the CUDA call and the binding, each to be found; a `|` stands between a frame and the next one
     out. outer: likewise, between the binding and the interpreter. python: `file:function` of a library's frame between
-    the user's line and the call. All are regular expressions.
+    the user's line and the call. All are regular expressions. `python_suffices`: that frame alone tells the cause, even
+    where nothing is known of the CUDA calls.
     """
 
     cause: str
@@ -58,6 +59,7 @@ class Rule:
     inner: tuple[str, ...] = ()
     outer: tuple[str, ...] = ()
     python: str | None = None
+    python_suffices: bool = False
 
 
 _CALLED_BY_PYTHON = r"synchronize\(.*\|PyObject_Vectorcall$"
@@ -65,19 +67,34 @@ _SCALAR, _NONZERO, _COPY = "_local_scalar_dense_cuda", "nonzero_cuda", "copy_ker
 
 RULES: tuple[Rule, ...] = (
     # Library code in Python that syncs for a reason of its own: before the operation that it uses.
-    Rule("print", "print(tensor)", READ_OR_LOST, python=r"torch/_tensor_str\.py:"),
-    Rule("print", "format(tensor)", READ_OR_LOST, python=r"torch/_tensor\.py:__format__$"),
-    Rule("truth-value", "value in tensor", READ_OR_LOST, python=r"torch/_tensor\.py:__contains__$"),
+    Rule("print", "print(tensor)", READ_OR_LOST, python=r"torch/_tensor_str\.py:", python_suffices=True),
+    Rule("print", "format(tensor)", READ_OR_LOST, python=r"torch/_tensor\.py:__format__$", python_suffices=True),
     Rule(
-        "clip-grad", "clip_grad_norm_(error_if_nonfinite=True)", READ_OR_LOST, python=r"torch/nn/utils/clip_grad\.py:"
+        "truth-value", "value in tensor", READ_OR_LOST, python=r"torch/_tensor\.py:__contains__$", python_suffices=True
     ),
-    Rule("grad-scaler", "GradScaler.step()", READ_OR_LOST, python=r"torch/(cuda/)?amp/grad_scaler\.py:"),
-    Rule("checkpoint", "torch.save()", READ_OR_LOST, python=r"torch/serialization\.py:"),
+    Rule(
+        *("clip-grad", "clip_grad_norm_(error_if_nonfinite=True)", READ_OR_LOST),
+        python=r"torch/nn/utils/clip_grad\.py:",
+        python_suffices=True,
+    ),
+    Rule(
+        "grad-scaler",
+        "GradScaler.step()",
+        READ_OR_LOST,
+        python=r"torch/(cuda/)?amp/grad_scaler\.py:",
+        python_suffices=True,
+    ),
+    Rule("checkpoint", "torch.save()", READ_OR_LOST, python=r"torch/serialization\.py:_?save$", python_suffices=True),
     Rule("module-to", "module.to()", UPLOAD, python=r"torch/nn/modules/module\.py:_apply$"),
-    Rule("triton-benchmark", "Triton autotuning", python=r"triton/runtime/autotuner\.py:"),
-    Rule("triton-benchmark", "triton.testing.do_bench()", python=r"triton/testing\.py:do_bench"),
-    Rule("distributed", "torch.distributed", python=r"torch/distributed/|torch/nn/parallel/distributed\.py:"),
-    Rule("data-loader", "DataLoader", python=r"torch/utils/data/"),
+    Rule("triton-benchmark", "Triton autotuning", python=r"triton/runtime/autotuner\.py:", python_suffices=True),
+    Rule("triton-benchmark", "triton.testing.do_bench()", python=r"triton/testing\.py:do_bench", python_suffices=True),
+    Rule(
+        "distributed",
+        "torch.distributed",
+        python=r"torch/distributed/|torch/nn/parallel/distributed\.py:",
+        python_suffices=True,
+    ),
+    Rule("data-loader", "DataLoader", python=r"torch/utils/data/", python_suffices=True),
     Rule("empty-cache", "torch.cuda.empty_cache()", FREE, python=r"torch/cuda/memory\.py:empty_cache$"),
     Rule("numba", "numba copy_to_host()", READ_OR_LOST, python=r"numba/cuda/cudadrv/devicearray\.py:copy_to_host$"),
     Rule("numba", "numba to_device()", UPLOAD, python=r"numba/cuda/"),
@@ -190,6 +207,11 @@ RULES: tuple[Rule, ...] = (
     Rule("operator-read", None, READ_OR_LOST, inner=(_SCALAR, "at::_ops::")),
     # Python frames alone, where the native stack is missing or says nothing.
     Rule("device-synchronize", "torch.cuda.synchronize()", EXPLICIT, python=r"torch/cuda/__init__\.py:synchronize$"),
+    Rule(
+        *("stream-synchronize", "stream.synchronize()", "cudaStreamSynchronize"),
+        python=r"torch/cuda/streams\.py:synchronize$",
+        python_suffices=True,
+    ),
     Rule("device-synchronize", None, "cudaDeviceSynchronize"),
     Rule("device-synchronize", None, "cuCtxSynchronize"),
     Rule("upload", None, UPLOAD),
@@ -237,6 +259,17 @@ def find_cause(facts: Facts) -> Finding:
             return Finding(model.Cause(rule.cause, "certain" if certain else "likely", evidence), operation)
     reason = "no rule fits its stack" if facts.native or facts.library else "it has no stack"
     return Finding(model.Cause(UNKNOWN, "open", (f"{_calls(facts)}; {reason}",)), _operator(segment))
+
+
+def find_cause_in_python(library: Sequence[str]) -> Finding | None:
+    """What `file:function` of the library's Python frames in an exact stack tell, nothing being known of CUDA calls."""
+    for rule in RULES:
+        frame = _python_frame(rule, library) if rule.python_suffices else None
+        if frame is not None:
+            return Finding(
+                model.Cause(rule.cause, "certain", (f"Python frame {_from_package(frame)}",)), rule.operation
+            )
+    return None
 
 
 @dataclass(frozen=True)
@@ -302,13 +335,16 @@ def _evidence(rule: Rule, facts: Facts, segment: _Segment) -> tuple[str, ...] | 
             return None
         evidence.append(f"native frame {_short(symbol)}")
     if rule.python is not None:
-        pattern = re.compile(rule.python)
-        frame = next((frame for frame in facts.library if pattern.search(frame)), None)
+        frame = _python_frame(rule, facts.library)
         if frame is None:
             return None
         evidence.append(f"Python frame {_from_package(frame)}" + ("" if facts.exact else " (of a sample in the call)"))
     evidence.append(_calls(facts))
     return tuple(dict.fromkeys(evidence))
+
+
+def _python_frame(rule: Rule, library: Sequence[str]) -> str | None:
+    return next((frame for frame in library if rule.python and re.search(rule.python, frame)), None)
 
 
 def _found(part: str, symbols: tuple[str, ...]) -> str | None:

@@ -10,8 +10,9 @@ from typing import Annotated, cast
 import typer
 
 from nsys_sync import __version__
-from nsys_sync.cli import check, demo, diff, doctor, export, profile, report
+from nsys_sync.cli import check, demo, detect, diff, doctor, export, profile, report
 from nsys_sync.cli.outputs import discard_standard_output
+from nsys_sync.cli.program_arguments import EndsAtProgram
 from nsys_sync.errors import NsysSyncError
 
 CommandLineError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -27,7 +28,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 PROGRAM_OPTIONS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
-app.command("profile", cls=profile.EndsAtProgram, context_settings=PROGRAM_OPTIONS)(profile.profile)
+app.command("detect", cls=EndsAtProgram, context_settings=PROGRAM_OPTIONS)(detect.detect)
+app.command("profile", cls=EndsAtProgram, context_settings=PROGRAM_OPTIONS)(profile.profile)
 app.command("report")(report.report)
 app.command("diff")(diff.diff)
 app.command("check")(check.check)

@@ -130,14 +130,17 @@ def write(analysis: Analysis, outputs: Sequence[Output], *, top: int | None, per
     write_made([(one, _rendered(analysis, one, top, per_operation)) for one in outputs])
 
 
-def write_made(made: Sequence[tuple[Output, bytes]]) -> None:
-    """Writes reports, all of which are made. Raises OutputError, leaving no half-written file."""
+def write_made(made: Sequence[tuple[Output, bytes]], *, to_stderr: bool = False) -> None:
+    """Writes reports, all of which are made; what goes to no file may go to standard error.
+
+    Raises OutputError, leaving no half-written file.
+    """
     for one, content in made:
         if one.path is not None:
             _replace(one.path, content, new_folder=one.new_folder)
     for one, content in made:
         if one.path is None:
-            _print(content)
+            _print(content, to_stderr)
     for one, _ in made:
         if one.path is not None:
             print(f"Wrote {plain(str(one.path))}", file=sys.stderr)
@@ -170,12 +173,13 @@ def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation
     return to_csv_bytes(table) if output.format is Format.csv else to_parquet_bytes(table)
 
 
-def for_terminal(output: Output, render: Callable[[int, bool], str]) -> bytes:
+def for_terminal(output: Output, render: Callable[[int, bool], str], *, to_stderr: bool = False) -> bytes:
     """What `render` makes of the width, and of whether colours are wanted, as bytes for where the output goes."""
-    to_terminal = output.path is None and sys.stdout is not None and sys.stdout.isatty()
+    stream = sys.stderr if to_stderr else sys.stdout
+    to_terminal = output.path is None and stream is not None and stream.isatty()
     width = shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns if to_terminal else WIDTH_WITHOUT_TERMINAL
     color = to_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    encoding = (sys.stdout.encoding or "utf-8") if output.path is None and sys.stdout is not None else "utf-8"
+    encoding = (stream.encoding or "utf-8") if output.path is None and stream is not None else "utf-8"
     return render(width, color).encode(encoding, "replace")
 
 
@@ -184,12 +188,13 @@ def discard_standard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _print(content: bytes) -> None:
-    if sys.stdout is None:
+def _print(content: bytes, to_stderr: bool) -> None:
+    stream = sys.stderr if to_stderr else sys.stdout
+    if stream is None:
         raise OutputError("standard output is closed. Name a file with -o")
     try:
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
+        stream.buffer.write(content)
+        stream.buffer.flush()
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -8,7 +8,7 @@ filters and hooks of `warnings` are the whole process's too.
 What that means for threads:
 
 - a block belongs to the thread that opened it, and its innermost block governs a thread. The explicit calls of
-  `_explicit_calls` fail only on a thread that is inside `sync_free`, or in a backward pass;
+  `explicit_calls` fail only on a thread that is inside `sync_free`, or in a backward pass;
 - for what PyTorch checks itself, the mode is "error" while a thread is inside `sync_free`, unless another is inside
   `allow_sync`. A thread outside every block that makes such a call gets PyTorch's own RuntimeError: `allow_sync` is
   how it says that it may. While it does, other threads are not seen, and their `sync_free` blocks warn of that;
@@ -26,13 +26,14 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from nsys_sync.analysis.user_code import is_user_code
 from nsys_sync.live.advice import advice_for
+from nsys_sync.live.explicit_calls import explicit_calls
 
 _ERROR = 2
 _TORCH_SAYS = re.compile(r"called a synchronizing \w+ operation")
@@ -176,7 +177,7 @@ class _Watch:
         self._earlier_mode = torch.cuda.get_sync_debug_mode()
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self.enforcing = False
-        for owner, name, shown in _explicit_calls(torch):
+        for owner, name, shown, _ in explicit_calls(torch):
             before = vars(owner).get(name)
             ours = _refusing(getattr(owner, name), shown)
             setattr(owner, name, ours)
@@ -227,20 +228,6 @@ def _follow_blocks() -> None:
         for block in refusing:
             block._unseen = allowing[0]._reason
     _watch.enforce(bool(refusing) and not allowing)
-
-
-def _explicit_calls(torch: Any) -> Iterator[tuple[Any, str, str]]:
-    """What `set_sync_debug_mode` of PyTorch 2.11 does not see, as owner, attribute, and name for people."""
-    yield torch.cuda, "synchronize", "torch.cuda.synchronize()"
-    yield torch.cuda.Event, "synchronize", "torch.cuda.Event.synchronize()"
-    # What the functions call in turn: the program may hold them already (`from torch.cuda import synchronize`).
-    native = getattr(torch, "_C", None)
-    for name, shown in (
-        ("_cuda_synchronize", "torch.cuda.synchronize()"),
-        ("_accelerator_synchronizeDevice", "torch.accelerator.synchronize()"),
-    ):
-        if hasattr(native, name):
-            yield native, name, shown
 
 
 def _refusing(original: Callable[..., Any], shown: str) -> Callable[..., Any]:

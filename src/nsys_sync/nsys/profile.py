@@ -149,7 +149,7 @@ def _capture_range(wanted: str) -> dict[str, str]:
 def program_command(arguments: Sequence[str], module: str | None) -> list[str]:
     """`train.py …` and `-m pkg …` run with the shell's Python; anything else is a program. Raises UsageError."""
     if module is not None:
-        return [_python(), "-m", module, *arguments]
+        return [users_python(), "-m", module, *arguments]
     if not arguments:
         raise UsageError("no program given. Type: nsys-sync profile train.py")
     program = arguments[0]
@@ -157,13 +157,13 @@ def program_command(arguments: Sequence[str], module: str | None) -> list[str]:
         if not Path(program).is_file():
             raise UsageError(f"{program}: no such file")
         # A name that begins with a dash must not look like an option of Python.
-        return [_python(), f"./{program}" if program.startswith("-") else program, *arguments[1:]]
+        return [users_python(), f"./{program}" if program.startswith("-") else program, *arguments[1:]]
     if shutil.which(program) is None:
         raise UsageError(f"{program}: no such program. For a Python module, type: nsys-sync profile -m {program}")
     return list(arguments)
 
 
-def _python() -> str:
+def users_python() -> str:
     """The Python that typing `python` in the user's shell would start: nsys-sync may be installed in another one."""
     return shutil.which("python") or shutil.which("python3") or sys.executable
 

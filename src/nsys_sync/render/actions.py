@@ -12,6 +12,7 @@ from nsys_sync.render.text import NOT_KNOWN, clip, count, duration, plain_name, 
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import TypeAlias
 
     from nsys_sync.model import (
         Advice,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         Certainty,
         Dependency,
         DependencyKind,
+        DetectedSite,
         HostLine,
         HostWork,
         Location,
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
         Region,
         Site,
     )
+
+    AnySite: TypeAlias = Site | DetectedSite
 
 TODO_SITES = 5
 """Sites that get a part of their own under "what to do"."""
@@ -66,7 +70,7 @@ def verdict(dependency: Dependency) -> str:
     return VERDICTS[dependency.kind] + reason + sure
 
 
-def verdict_sentence(site: Site) -> str:
+def verdict_sentence(site: AnySite) -> str:
     """The verdict and what says so."""
     dependency = site.dependency
     if dependency.kind == "unknown":
@@ -80,7 +84,7 @@ def verdict_sentence(site: Site) -> str:
     return f"{text}{sure}: {facts}" if facts else f"{text}{sure}."
 
 
-def verdict_facts(site: Site) -> str:
+def verdict_facts(site: AnySite) -> str:
     """What says that the verdict is so; empty where nothing does."""
     dependency = site.dependency
     reason = [dependency.reason] if dependency.reason and dependency.kind != "true" else []
@@ -285,7 +289,7 @@ def code_lines(code: str, most: int = 30) -> list[str]:
     return [*lines[:most], "…"] if len(lines) > most else lines
 
 
-def source_text(site: Site) -> str | None:
+def source_text(site: AnySite) -> str | None:
     """The site's line of source without its indentation."""
     return plain_name(site.source.text.strip(), 200) if site.source else None
 

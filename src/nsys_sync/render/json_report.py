@@ -8,7 +8,7 @@ from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from nsys_sync.model import Analysis, Comparison
+from nsys_sync.model import Analysis, Comparison, Detection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ _STRICT: dict[str, Any] = {
 }
 
 
-def render_json(result: Analysis | Comparison) -> str:
+def render_json(result: Analysis | Comparison | Detection) -> str:
     """Strict JSON (no NaN), one object, ending with a newline. Always encodable as UTF-8."""
     text = json.dumps(result, default=_as_dict, **_STRICT)
     try:

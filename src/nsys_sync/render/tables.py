@@ -13,7 +13,7 @@ import pyarrow.parquet
 from nsys_sync.render.text import plain
 
 if TYPE_CHECKING:
-    from nsys_sync.model import Analysis, Distribution
+    from nsys_sync.model import Analysis, Detection, Distribution
 
 SITES_SCHEMA = pa.schema(
     [
@@ -71,6 +71,57 @@ SITES_SCHEMA = pa.schema(
 `nvtx_range` is the range with most calls."""
 
 
+DETECTED_SCHEMA = pa.schema(
+    [
+        ("rank", pa.int64()),
+        ("site_id", pa.string()),
+        ("label", pa.string()),
+        ("function", pa.string()),
+        ("file", pa.string()),
+        ("line", pa.int64()),
+        ("operation", pa.string()),
+        ("cause", pa.string()),
+        ("cause_certainty", pa.string()),
+        ("dependency", pa.string()),
+        ("dependency_reason", pa.string()),
+        ("dependency_certainty", pa.string()),
+        ("advice", pa.string()),
+        ("source", pa.string()),
+        ("calls", pa.int64()),
+        ("stacks", pa.int64()),
+        ("processes", pa.int64()),
+    ]
+)
+"""As `SITES_SCHEMA`, of what `detect` saw; `rank` is 1 for most calls."""
+
+
+def detected_table(detection: Detection) -> pa.Table:
+    """One row a site, in the order of the ranking."""
+    rows: list[dict[str, Any]] = [
+        {
+            "rank": rank,
+            "site_id": site.id,
+            "label": site.location.label,
+            "function": site.location.function,
+            "file": site.location.file,
+            "line": site.location.line,
+            "operation": site.operation,
+            "cause": site.cause.id,
+            "cause_certainty": site.cause.certainty,
+            "dependency": site.dependency.kind,
+            "dependency_reason": site.dependency.reason or None,
+            "dependency_certainty": site.dependency.certainty,
+            "advice": " ".join(site.advice) or None,
+            "source": site.source.text if site.source else None,
+            "calls": site.calls,
+            "stacks": site.stack_variants,
+            "processes": len({thread.pid for thread in site.threads}),
+        }
+        for rank, site in enumerate(detection.sites, 1)
+    ]
+    return _table_of(rows, DETECTED_SCHEMA)
+
+
 def sites_table(analysis: Analysis) -> pa.Table:
     """One row a site, in the order of the ranking; `SITES_SCHEMA` says what the columns mean."""
     rows: list[dict[str, Any]] = []
@@ -116,8 +167,12 @@ def sites_table(analysis: Analysis) -> pa.Table:
                 **_distribution("blocked", site.blocked),
             }
         )
-    columns = [pa.array([_encodable(row[field.name]) for row in rows], field.type) for field in SITES_SCHEMA]
-    return pa.Table.from_arrays(columns, schema=SITES_SCHEMA)
+    return _table_of(rows, SITES_SCHEMA)
+
+
+def _table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    columns = [pa.array([_encodable(row[field.name]) for row in rows], field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def to_csv_bytes(table: pa.Table) -> bytes:

@@ -71,7 +71,7 @@ STYLES = {
     "outside": "bright_black",
     "unknown": "",
 }
-_VERDICT_STYLES = {"false": "green", "true": "yellow", "explicit": "cyan", "unknown": "dim"}
+VERDICT_STYLES = {"false": "green", "true": "yellow", "explicit": "cyan", "unknown": "dim"}
 _ACTIONS_SHOWN = 5
 _TABLE_FROM_WIDTH = 64
 _WIDE_FROM_WIDTH = 116
@@ -260,7 +260,7 @@ def _why(site: Site, causes: dict[str, CauseText]) -> Text:
     """`can go (likely), every step: one number is read: tensor.item()`."""
     often = how_often(site)
     return Text.assemble(
-        (verdict(site.dependency), _VERDICT_STYLES[site.dependency.kind]),
+        (verdict(site.dependency), VERDICT_STYLES[site.dependency.kind]),
         f", {often}" if often else "",
         (f"; {what(site, causes)}", "dim"),
     )
@@ -293,16 +293,16 @@ def _what_to_do(analysis: Analysis, top: int) -> Iterable[RenderableType]:
 def _todo(todo: Todo) -> Iterable[RenderableType]:
     for rank, site in todo.sites:
         yield hanging(f"{rank}.", Text.assemble((clip(place(site, 1), 160), "bold"), f": {cost_phrase(site)}"))
-        yield Padding(Text(verdict_sentence(site), _VERDICT_STYLES[site.dependency.kind]), (0, 0, 0, 4))
+        yield Padding(Text(verdict_sentence(site), VERDICT_STYLES[site.dependency.kind]), (0, 0, 0, 4))
     if todo.cause and todo.cause.dynamic_shape:
         yield Padding(Text(DYNAMIC_SHAPE, "magenta"), (0, 0, 0, 4))
     for advice in todo.advice:
-        yield from _advice(advice)
+        yield from advice_parts(advice)
     for advice in todo.further:
         yield Padding(Text(f"→ {'or: ' if todo.advice else ''}{prose(advice.title, 160)}"), (0, 0, 0, 4))
 
 
-def _advice(advice: Advice) -> Iterable[RenderableType]:
+def advice_parts(advice: Advice) -> Iterable[RenderableType]:
     yield Padding(Text(f"→ {prose(advice.title, 160)}", "bold"), (0, 0, 0, 4))
     yield Padding(Text(prose(advice.text)), (0, 0, 0, 6))
     for label, code, style in (("before", advice.before, "dim"), ("after", advice.after, "green")):
