@@ -368,6 +368,19 @@ def test_no_filter_hides_a_wait_nor_makes_it_an_error(folder: Path) -> None:
     assert seen(found) == {(3, "scalar-read"): 40}
 
 
+def test_what_pytorch_says_of_the_mode_is_not_said_to_the_program(folder: Path) -> None:
+    """The mode is of our setting. A program that sets it first hears of it."""
+    says = {"STAND_IN_WARNS_OF_THE_MODE": "1"}
+    (folder / "train.py").write_text("import torch\ntorch.Tensor().item()\n", "utf-8")
+    done, findings = watched(folder, "train.py", **says)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(findings.waits) == 1
+    own = "import torch\ntorch._C._cuda_set_sync_debug_mode(1)\ntorch.Tensor().item()\n"
+    (folder / "train.py").write_text(own, "utf-8")
+    done, _ = watched(folder, "train.py", **says)
+    assert "Synchronization debug mode is a prototype" in done.stderr
+
+
 def test_the_entry_of_ours_stays_in_front_and_at_home() -> None:
     ours, error = ("ignore", object(), Warning, None, 0), ("error", None, Warning, None, 0)
     filters = _Filters(ours, [error, ours])

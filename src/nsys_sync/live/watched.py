@@ -29,6 +29,8 @@ from nsys_sync.live.findings import Recorder, is_own
 
 DEFAULT, WARN = 0, 1
 _TORCH_SAYS = re.compile(r"called a synchronizing \w+ operation")
+_ON_SETTING = "Synchronization debug mode is a prototype"
+"""What PyTorch warns of once, when the mode is first set: which was our doing, not the program's."""
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from nsys_sync.live import watched; watched.main()"
 _PACKAGE_IN = str(Path(__file__).parents[2])
 
@@ -155,13 +157,17 @@ class _Watching:
 
         def start() -> None:
             if self._programs_mode == DEFAULT:
+                self._of_thread.is_setting = True
                 set_mode(WARN)
+                self._of_thread.is_setting = False
             self._recorder.note(mode=WARN)
 
         torch.cuda._lazy_call(start)
 
     def match(self, message: str) -> bool:
         """Asked by `warnings`, as the pattern of a filter, on the thread and at the line that warns."""
+        if message.startswith(_ON_SETTING):
+            return getattr(self._of_thread, "is_setting", False)
         if not _TORCH_SAYS.match(message):
             return False
         if not self._is_in_explicit_call():

@@ -1,7 +1,9 @@
+import os
 import threading
+import warnings
 
 waits = []
-state = {"initialized": False, "queued": []}
+state = {"initialized": False, "queued": [], "warned": False}
 _thread = threading.local()
 
 
@@ -12,6 +14,12 @@ def _cuda_init():
 def _cuda_set_sync_debug_mode(mode):
     from torch import cuda
 
+    if os.environ.get("STAND_IN_WARNS_OF_THE_MODE") and not state["warned"]:
+        state["warned"] = True
+        warnings.warn(
+            "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations",
+            stacklevel=2,
+        )
     cuda.mode = mode
 
 
