@@ -371,7 +371,7 @@ def test_no_filter_hides_a_wait_nor_makes_it_an_error(folder: Path) -> None:
 def test_what_pytorch_says_of_the_mode_is_not_said_to_the_program(folder: Path) -> None:
     """The mode is of our setting. A program that sets it first hears of it."""
     says = {"STAND_IN_WARNS_OF_THE_MODE": "1"}
-    (folder / "train.py").write_text("import torch\ntorch.Tensor().item()\n", "utf-8")
+    (folder / "train.py").write_text("import torch\ntorch.cuda._lazy_init()\ntorch.Tensor().item()\n", "utf-8")
     done, findings = watched(folder, "train.py", **says)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(findings.waits) == 1
