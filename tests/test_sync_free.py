@@ -112,6 +112,7 @@ def test_what_pytorch_finds_is_raised_with_the_users_line_and_advice(torch: Any,
         step(torch.Tensor())
     first, advice = str(raised.value).split("\n")
     assert first == "step.py:3 makes the CPU wait for the GPU: return scaled.item()  # line 3"
+    assert advice.startswith("Try: Use the tensor instead of its number.")
     assert "nsys-sync profile" in advice and "allow_sync" in advice
     assert isinstance(raised.value.__cause__, RuntimeError)
     assert str(raised.value.__cause__) == "called a synchronizing CUDA operation"

@@ -33,7 +33,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from nsys_sync.analysis.user_code import is_user_code
 from nsys_sync.live.advice import advice_for
-from nsys_sync.live.explicit_calls import explicit_calls
+from nsys_sync.live.explicit_calls import ExplicitCall, explicit_calls
 
 _ERROR = 2
 _TORCH_SAYS = re.compile(r"called a synchronizing \w+ operation")
@@ -177,9 +177,10 @@ class _Watch:
         self._earlier_mode = torch.cuda.get_sync_debug_mode()
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self.enforcing = False
-        for owner, name, shown, _ in explicit_calls(torch):
+        for call in explicit_calls(torch):
+            owner, name = call.owner, call.name
             before = vars(owner).get(name)
-            ours = _refusing(getattr(owner, name), shown)
+            ours = _refusing(getattr(owner, name), call)
             setattr(owner, name, ours)
             self._replaced.append((owner, name, before, ours))
 
@@ -230,12 +231,12 @@ def _follow_blocks() -> None:
     _watch.enforce(bool(refusing) and not allowing)
 
 
-def _refusing(original: Callable[..., Any], shown: str) -> Callable[..., Any]:
+def _refusing(original: Callable[..., Any], call: ExplicitCall) -> Callable[..., Any]:
     @functools.wraps(original)
     def synchronize(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if _refused_here():
-            raise _error_at_calling_line(shown)
+            raise _error_at_calling_line(call)
         return original(*args, **kwargs)
 
     return synchronize
@@ -269,17 +270,19 @@ def _error_at_line_of(raised: TracebackType | None) -> SyncError:
     return SyncError(_message(path, line)).with_traceback(shortened)
 
 
-def _error_at_calling_line(call: str) -> SyncError:
+def _error_at_calling_line(call: ExplicitCall) -> SyncError:
     stack = list(traceback.walk_stack(sys._getframe()))[::-1]
     frame, line = stack[_users_innermost([frame.f_code.co_filename for frame, _ in stack])]
-    return SyncError(_message(frame.f_code.co_filename, line, f" with {call}"))
+    return SyncError(_message(frame.f_code.co_filename, line, call))
 
 
-def _message(path: str, line: int, how: str = "") -> str:
+def _message(path: str, line: int, call: ExplicitCall | None = None) -> str:
     source = linecache.getline(path, line).strip()
     here = str(Path.cwd())
     shown = str(Path(path).relative_to(here)) if _is_within(path, [here]) else path
-    return f"{shown}:{line} makes the CPU wait for the GPU{how}: {source}\n{advice_for(source)}"
+    how = f" with {call.shown}" if call else ""
+    advice = advice_for(path, line, call.cause if call else None)
+    return f"{shown}:{line} makes the CPU wait for the GPU{how}: {source}\n{advice}"
 
 
 def _users_innermost(paths: Sequence[str]) -> int:
