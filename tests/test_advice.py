@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from nsys_sync import model
-from nsys_sync.analysis.advice import ADVICE, CAUSES, FIRST_IF_SHOWN, FIRST_IF_UNUSED, CauseEntry
+from nsys_sync.analysis.advice import ADVICE, CAUSES, FIRST_IF_SHOWN, FIRST_IF_UNUSED, OF_OPERATOR, CauseEntry
 
 CAUSE_IDS = [
     "scalar-read",
@@ -30,17 +30,20 @@ CAUSE_IDS = [
     "construct",
     "legacy-constructor",
     "legacy-type",
+    "legacy-type-download",
     "mask-index",
     "mask-assign",
     "nonzero",
     "masked-select",
     "unique",
     "repeat-interleave",
+    "gpu-scalar",
     "gpu-index",
     "cpu-index",
     "assign-value",
     "compare",
     "operator-read",
+    "operator-upload",
     "linalg-check",
     "clip-grad",
     "grad-scaler",
@@ -66,13 +69,14 @@ CAUSE_IDS = [
     "unknown",
 ]
 DEPENDENCIES = {
-    "false": """python-max-min print upload module-to construct legacy-constructor legacy-type mask-assign cpu-index
-        assign-value linalg-check memset free empty-cache allocator-retry pinned-allocation data-loader cupy-print
-        cupy-upload""",
+    "false": """python-max-min print upload module-to construct legacy-constructor legacy-type mask-assign
+        gpu-scalar cpu-index assign-value linalg-check memset free empty-cache allocator-retry pinned-allocation
+        data-loader cupy-print cupy-upload""",
     "true": """truth-value is-nonzero checkpoint mask-index nonzero masked-select unique repeat-interleave gpu-index
         compare operator-read clip-grad grad-scaler cupy-truth cupy-nonzero""",
     "explicit": "device-synchronize stream-synchronize event-synchronize triton-benchmark",
-    "unknown": "scalar-read tolist to-cpu numpy memcpy distributed cupy-read numba xla unknown",
+    "unknown": """scalar-read tolist to-cpu legacy-type-download operator-upload numpy memcpy distributed cupy-read numba
+        xla unknown""",
 }
 DYNAMIC = {
     "mask-index",
@@ -114,6 +118,7 @@ def test_dependencies_and_dynamic_shapes() -> None:
 
 def test_all_advice_exists_and_is_used() -> None:
     used = {id for cause in CAUSES.values() for id in cause.advice} | {*FIRST_IF_UNUSED, *FIRST_IF_SHOWN}
+    used |= {id for helps in OF_OPERATOR.values() for id in helps}
     assert used == set(ADVICE)
 
 

@@ -47,8 +47,8 @@ EXPECTED: dict[str, list[tuple[str, str]]] = {
     "copy_into_cpu_tensor": [("to-cpu", "unknown")],
     "copy_to_numpy": [("numpy", "unknown")],
     "copy_to_numpy_by_force": [("numpy", "unknown")],
-    "copy_by_legacy_type": [("legacy-type", "false")],
-    "copy_by_type_name": [("legacy-type", "false")],
+    "copy_by_legacy_type": [("legacy-type-download", "unknown")],
+    "copy_by_type_name": [("legacy-type-download", "unknown")],
     "upload_by_cuda": [("upload", "false")],
     "upload_by_to": [("upload", "false")],
     "upload_by_to_small": [("upload", "false")],
@@ -74,8 +74,8 @@ EXPECTED: dict[str, list[tuple[str, str]]] = {
     "assign_scalar_at_position": [("assign-value", "false")],
     "assign_cpu_tensor_at_position": [("assign-value", "false")],
     "assign_array_at_position": [("assign-value", "false")],
-    "assign_at_gpu_scalar": [("assign-value", "false"), ("gpu-index", "true")],
-    "index_by_gpu_scalar": [("gpu-index", "true")],
+    "assign_at_gpu_scalar": [("assign-value", "false"), ("gpu-scalar", "false")],
+    "index_by_gpu_scalar": [("gpu-scalar", "false")],
     "slice_by_gpu_scalar": [("gpu-index", "true")],
     "range_of_gpu_scalar": [("gpu-index", "true")],
     "arange_of_gpu_scalar": [("gpu-index", "true")],
@@ -107,14 +107,14 @@ EXPECTED: dict[str, list[tuple[str, str]]] = {
     "wait_for_event": [("event-synchronize", "explicit")],
     "wait_for_nothing": [("stream-synchronize", "explicit")],
     "collate": [("upload", "false")],  # of iterate_data_loader
-    "iterate_data_loader_on_default_device": [("data-loader", "false"), ("data-loader", "false")],
+    "iterate_data_loader_on_default_device": [("data-loader", "false"), ("scalar-read", "unknown")],
     "seed_from_gpu": [("scalar-read", "unknown")],
     "multinomial": [],
     "pad_sequence": [],
     "histogram": [],
     "cholesky": [("linalg-check", "false")],
     "inverse": [("linalg-check", "false")],
-    "ctc_loss": [("operator-read", "true"), ("upload", "false")],
+    "ctc_loss": [("operator-read", "true"), ("operator-upload", "unknown")],
     "state_dict_to_cpu": [("to-cpu", "unknown")],
     "save_state": [("checkpoint", "true")],
     "<module>": [("device-synchronize", "explicit")],
@@ -214,7 +214,8 @@ def test_every_site_says_what_its_claim_rests_on_and_what_to_do(capture: Capture
         assert site.cause.evidence and all(site.cause.evidence)
         assert site.advice, site.cause.id
         assert site.dependency.kind == "unknown" or site.dependency.evidence
-        assert site.source is not None and site.source.basis
+        if site.location.function != "<module>":  # below functions that have been changed since the capture
+            assert site.source is not None and site.source.basis, site.location
     shapes = {text.id for text in texts.values() if text.dynamic_shape}
     assert {"mask-index", "nonzero", "masked-select", "unique", "repeat-interleave", "gpu-index"} <= shapes
     assert not {"scalar-read", "upload", "print", "device-synchronize"} & shapes
@@ -226,7 +227,7 @@ def test_rules_and_texts_name_the_same_causes() -> None:
 
 
 # What damage may turn a claim into: less, but nothing else. A READ by PyTorch is still one, an upload is one.
-WEAKER = {UNKNOWN, "operator-read", "upload", "memcpy", "memset", "free"}
+WEAKER = {UNKNOWN, "operator-read", "operator-upload", "upload", "memcpy", "memset", "free"}
 
 BOTH_WAYS = {"tensor.to()", "module.to()", "tensor.copy_()", "tensor.type()"}
 """The same frames for uploads and downloads: such a stack contradicts neither."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from attribution import attributed
 from conftest import Capture
@@ -18,7 +19,7 @@ from nsys_sync.analysis.options import Options
 from nsys_sync.analysis.redundant import redundant_operations
 from nsys_sync.analysis.summary import trace_operations
 from nsys_sync.errors import TraceError
-from nsys_sync.trace.api_names import ApiClass
+from nsys_sync.trace.api_names import ApiClass, base_name
 
 
 def redundant(b: TraceBuilder, tmp_path: Path, options: Options | None = None) -> list[bool | None]:
@@ -126,6 +127,14 @@ def test_as_a_slow_reading_finds_them(plan: Plan, tmp_path: Path) -> None:
             for gap in around:
                 closing = time.closing_call[gap]
                 expected &= closing >= 0 and calls.start[closing] > start
+        names = [base_name(one.trace.api_names[code]) for code in calls.name_of(operations.call)]
+        same = [j for j in range(len(operations)) if operations.process[j] == operations.process[i]]
+        waits = [operations.end[j] for j in same if names[j] == "cudaDeviceSynchronize" and operations.end[j] <= start]
+        for row, kind in zip(one.trace.copies["gpu_row"], one.trace.copies["copy_kind"], strict=True):
+            call = calls.launched_by[row]
+            own_copy = call >= 0 and calls.process_of(np.array([call]))[0] == operations.process[i]
+            if kind == 2 and own_copy and call not in operations.copy_call:
+                expected &= not max(waits, default=-(10**18)) <= calls.start[call] < start
         assert mask[i] == expected
 
 
@@ -143,3 +152,17 @@ def test_the_last_waits_of_each_step_of_sync_heavy(capture: Capture, schema: str
 def test_unknown_where_graphs_have_no_rows(capture: Capture) -> None:
     assert not redundant_operations(attributed(capture("graph_whole.schema-3.7.2")))[1].any()
     assert redundant_operations(attributed(capture("graph_whole.schema-3.20.3")))[1].all()
+
+
+def test_a_wait_that_makes_a_copy_safe_to_read_is_not_redundant(tmp_path: Path) -> None:
+    """An asynchronous copy to the host, over before the wait for its event: only the wait says that it is."""
+    b = TraceBuilder()
+    thread = b.process(100).thread(100)
+    thread.launch(0, 1, gpu=(1, 10))
+    thread.copy(10, 11, gpu=(11, 12), kind="DtoH", dst="pinned")
+    thread.event_sync(20, 21)
+    thread.device_sync(30, 31)
+    thread.event_sync(40, 41)
+    thread.launch(50, 51, gpu=(51, 60))
+    mask, _ = redundant_operations(attributed(b.write(tmp_path / "trace.sqlite")))
+    assert mask.tolist() == [False, False, True]

@@ -167,6 +167,15 @@ _CAUSES = (
         *("convert-dtype-only", "upload-pinned"),
     ),
     _cause(
+        "legacy-type-download",
+        "legacy type moves to the CPU (.type())",
+        "The type torch.FloatTensor means a CPU tensor. Converting a GPU tensor to it copies the data to the CPU and "
+        "waits, even if only the dtype was meant.",
+        "unknown",
+        "the CPU gets the data; what for is not known",
+        *("convert-dtype-only", "stay-on-gpu", "copy-asynchronously"),
+    ),
+    _cause(
         "mask-index",
         "indexes by a mask (x[mask])",
         "The size of the result is the number of true elements, which only the GPU knows. The CPU waits for it to "
@@ -226,13 +235,22 @@ _CAUSES = (
         dynamic_shape=True,
     ),
     _cause(
+        "gpu-scalar",
+        "indexes by a GPU scalar (x[n])",
+        "A single GPU number as an index is read back to the CPU first, which then picks the element. The shape does "
+        "not depend on it: the GPU can take the index by itself.",
+        "false",
+        "the GPU can take the index by itself",
+        *("index-select", "mask-by-position"),
+    ),
+    _cause(
         "gpu-index",
-        "slices or indexes by a GPU value",
+        "slices or counts by a GPU value",
         "Slice bounds, range() and sizes are Python numbers. One that lies in a GPU tensor is read back first, and "
         "the CPU waits for it.",
         "true",
         DYNAMIC_SHAPE,
-        *("index-select", "mask-by-position", "keep-sizes-on-cpu", "triton-kernel"),
+        *("mask-by-position", "keep-sizes-on-cpu", "triton-kernel"),
         dynamic_shape=True,
     ),
     _cause(
@@ -267,7 +285,16 @@ _CAUSES = (
         "the result, ctc_loss its lengths. They wait for it without a word in the program.",
         "true",
         "the operator needs the value",
-        *("one-hot-classes", "count-with-scatter", "keep-sizes-on-cpu"),
+        "find-with-debug-mode",
+    ),
+    _cause(
+        "operator-upload",
+        "an operator uploads CPU data inside",
+        "Some operators take CPU tensors or lists beside GPU tensors, or make tables of their own, and upload them "
+        "from ordinary memory with a wait for each.",
+        "unknown",
+        "the operator uploads data of its own",
+        "find-with-debug-mode",
     ),
     _cause(
         "linalg-check",
@@ -479,6 +506,12 @@ _PINNED = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
 _TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
 
+OF_OPERATOR = {
+    "torch.one_hot()": ("one-hot-classes",),
+    "torch.bincount()": ("count-with-scatter",),
+    "torch.tensor_split()": ("keep-sizes-on-cpu",),
+}
+"""What helps against the read of one operator, for the cause `operator-read`."""
 FIRST_IF_UNUSED = ("remove-read",)
 FIRST_IF_SHOWN = ("remove-output", "show-now-and-then")
 READ_TOGETHER = ("read-together", "cupy-read-together")

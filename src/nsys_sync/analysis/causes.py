@@ -1,7 +1,8 @@
 """Why an operation synchronized: ordered rules over its native stack, its API calls and the library's Python frames.
 
 A rule claims something only where everything it asks for is there; nothing is concluded from what is missing. So a
-stack that is truncated, shuffled or another call's gives a weaker claim or none, not a wrong one.
+stack that is truncated or shuffled gives a weaker claim or none, not a wrong one. Another call's stack is found out
+where the call, the copy's direction or its memory contradict it; where all of them agree, nothing in a trace can.
 Frames as PyTorch 2.11, CuPy 14, Numba 0.68, Triton 3.6 and JAX 0.11 name them (captures of an H200).
 """
 
@@ -94,7 +95,7 @@ RULES: tuple[Rule, ...] = (
         python=r"torch/distributed/|torch/nn/parallel/distributed\.py:",
         python_suffices=True,
     ),
-    Rule("data-loader", "DataLoader", python=r"torch/utils/data/", python_suffices=True),
+    Rule("data-loader", "DataLoader", UPLOAD, python=r"torch/utils/data/"),
     Rule("empty-cache", "torch.cuda.empty_cache()", FREE, python=r"torch/cuda/memory\.py:empty_cache$"),
     Rule("numba", "numba copy_to_host()", READ_OR_LOST, python=r"numba/cuda/cudadrv/devicearray\.py:copy_to_host$"),
     Rule("numba", "numba to_device()", UPLOAD, python=r"numba/cuda/"),
@@ -117,10 +118,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("gpu-index", "a GPU value as index", READ_OR_LOST, "THPVariable_index_scalar", (_SCALAR,)),
     Rule("mask-index", "tensor[mask]", READ_OR_LOST, "THPVariable_getitem", (_NONZERO,)),
-    Rule("gpu-index", "tensor[GPU scalar]", READ_OR_LOST, "THPVariable_getitem", (_SCALAR,)),
+    Rule("gpu-scalar", "tensor[GPU scalar]", READ_OR_LOST, "THPVariable_getitem", (_SCALAR,)),
     Rule("cpu-index", "tensor[index]", UPLOAD, "THPVariable_getitem", (_COPY,)),
     Rule("mask-assign", "tensor[mask] = …", READ_OR_LOST, "THPVariable_setitem", (_NONZERO,)),
-    Rule("gpu-index", "tensor[GPU scalar] = …", READ_OR_LOST, "THPVariable_setitem", (_SCALAR,)),
+    Rule("gpu-scalar", "tensor[GPU scalar] = …", READ_OR_LOST, "THPVariable_setitem", (_SCALAR,)),
     Rule("cpu-index", "tensor[index] = …", UPLOAD, "THPVariable_setitem", (_COPY, "indexing_tensor_from_data")),
     Rule("cpu-index", "tensor[index] = …", UPLOAD, "THPVariable_setitem", (_COPY, "make_info")),
     Rule("assign-value", "tensor[…] = value", UPLOAD, "THPVariable_setitem", (_COPY, "indexing::set_item")),
@@ -139,7 +140,13 @@ RULES: tuple[Rule, ...] = (
     Rule("masked-select", "torch.masked_select()", READ_OR_LOST, "THPVariable_masked_select", (_NONZERO,)),
     Rule("unique", "torch.unique()", READ_OR_LOST, "THPVariable__unique2", ("_unique2_cuda",)),
     Rule("unique", "torch.unique()", READ_OR_LOST, "THPVariable_unique_dim", ("unique_dim_cuda",)),
-    Rule("unique", "torch.unique_consecutive()", READ, "THPVariable_unique_consecutive", ("unique_consecutive_cuda",)),
+    Rule(
+        "unique",
+        "torch.unique_consecutive()",
+        READ_OR_LOST,
+        "THPVariable_unique_consecutive",
+        ("unique_consecutive_cuda",),
+    ),
     Rule("repeat-interleave", "torch.repeat_interleave()", READ_OR_LOST, "THPVariable_repeat_interleave", (_SCALAR,)),
     Rule("gpu-index", "torch.arange(GPU scalar)", READ_OR_LOST, "THPVariable_arange", (_SCALAR, "PythonArgs::scalar")),
     Rule("gpu-index", "split by GPU sizes", READ_OR_LOST, r"THPVariable_split\w*", (_SCALAR, "PythonArgs::symintlist")),
@@ -153,7 +160,7 @@ RULES: tuple[Rule, ...] = (
     Rule("to-cpu", "tensor.copy_()", READ, "THPVariable_copy_", (_COPY,)),
     Rule("to-cpu", "storage.cpu()", READ, "THPStorage_copy_", (_COPY,)),
     Rule("numpy", "tensor.numpy()", READ_PAGEABLE, "THPVariable_numpy", (_COPY,)),
-    Rule("legacy-type", "tensor.type()", READ_PAGEABLE, "THPVariable_type", (_COPY,)),
+    Rule("legacy-type-download", "tensor.type()", READ_PAGEABLE, "THPVariable_type", (_COPY,)),
     Rule("legacy-type", "tensor.type()", UPLOAD, "THPVariable_type", (_COPY,)),
     Rule("upload", "tensor.cuda()", UPLOAD, "THPVariable_cuda", (_COPY,)),
     Rule("upload", "tensor.to()", UPLOAD, "THPVariable_to", (_COPY,)),
@@ -203,7 +210,7 @@ RULES: tuple[Rule, ...] = (
     Rule("operator-read", None, READ_OR_LOST, r"THPVariable_\w+", (_SCALAR,)),
     Rule("operator-read", None, READ_OR_LOST, r"THPVariable_\w+", (_NONZERO,)),
     Rule("operator-read", None, READ, r"THPVariable_\w+", (_COPY,)),
-    Rule("upload", None, UPLOAD, r"THPVariable_\w+", (_COPY,)),
+    Rule("operator-upload", None, UPLOAD, r"THPVariable_\w+", (_COPY,)),
     Rule("operator-read", None, READ_OR_LOST, inner=(_SCALAR, "at::_ops::")),
     # Python frames alone, where the native stack is missing or says nothing.
     Rule("device-synchronize", "torch.cuda.synchronize()", EXPLICIT, python=r"torch/cuda/__init__\.py:synchronize$"),

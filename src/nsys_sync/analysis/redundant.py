@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from nsys_sync.analysis.attributed import Attributed
 
 HOST_WORK_IN_STREAM = re.compile(r"(cuda|cu)(LaunchHostFunc|StreamAddCallback|StreamWaitValue)")
+DEVICE_SYNC = re.compile(r"cuda(Device|Thread)Synchronize$|cuCtxSynchronize$")
+DEVICE_TO_HOST = 2
 QUEUED, NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 """Stand for a launch before every wait (work of unknown launch may have been queued), and for none at all."""
 
@@ -26,10 +28,11 @@ def redundant_operations(one: Attributed) -> tuple[BoolArray, BoolArray]:
     """For each operation of the trace whether it is a redundant wait, and whether that can be told at all.
 
     Redundant: an explicit wait without a copy; on every device that the process used, nothing ran from its start to
-    its end, and the work that ran next was launched after it began. Before a device's first activity nothing is
-    claimed: work from before the capture is not on record. Cannot be told where a device of the process has
-    no idle figure or is not among those chosen, and where the process has no GPU work on record or lets its streams
-    wait for the host.
+    its end, and the work that ran next was launched after it began. Where the process has copied to the host without
+    waiting since it last waited for the whole device, the wait is what makes that copy safe to read, even if it is
+    over. Before a device's first activity nothing is claimed: work from before the capture is not on record. Cannot be
+    told where a device of the process has no idle figure or is not among those chosen, and where the process has no GPU
+    work on record or lets its streams wait for the host.
     """
     operations, calls = one.operations, one.calls
     candidate = np.isin(calls.api_class[operations.call], (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC))
@@ -39,6 +42,7 @@ def redundant_operations(one: Attributed) -> tuple[BoolArray, BoolArray]:
     for account in one.accounts:
         known |= np.isin(process, account.time.process_ids)
     known &= ~np.isin(process, np.concatenate((_on_other_devices(one), _with_host_work_in_streams(one))))
+    candidate &= ~_guards_a_copy(one)
     for account in one.accounts:
         uses = np.isin(process, account.time.process_ids)
         if one.refusal(account):
@@ -46,6 +50,26 @@ def redundant_operations(one: Attributed) -> tuple[BoolArray, BoolArray]:
         asked = np.flatnonzero(candidate & uses)
         candidate[asked] = _nothing_to_wait_for(account, calls, operations.start[asked], operations.end[asked])
     return candidate & known, known
+
+
+def _guards_a_copy(one: Attributed) -> BoolArray:
+    """Which operations follow an asynchronous copy to the host that no wait for the device came after."""
+    operations, calls, copies = one.operations, one.calls, one.trace.copies
+    to_host = copies["gpu_row"].to_numpy()[copies["copy_kind"].to_numpy() == DEVICE_TO_HOST]
+    call = np.unique(calls.launched_by[to_host])
+    call = np.setdiff1d(call[call >= 0], operations.copy_call)
+    waits_for_device = [DEVICE_SYNC.match(base_name(name)) is not None for name in one.trace.api_names]
+    device_wait = np.array([*waits_for_device, False], dtype=bool)[calls.name_of(operations.call)]
+    result = np.zeros(len(operations), dtype=bool)
+    for code in np.unique(operations.process) if len(call) else []:
+        own = np.flatnonzero(operations.process == code)
+        copied = np.sort(calls.start[call[calls.process_of(call) == code]])
+        waited = np.sort(operations.end[own][device_wait[own]])
+        last_wait = np.searchsorted(waited, operations.start[own], side="right")
+        since = np.where(last_wait > 0, waited[np.maximum(last_wait - 1, 0)] if len(waited) else QUEUED, QUEUED)
+        until = np.searchsorted(copied, operations.start[own], side="left")
+        result[own] = until > np.searchsorted(copied, since, side="left")
+    return result
 
 
 def _on_other_devices(one: Attributed) -> IntArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -83,7 +84,7 @@ def sites_of(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tupl
             location = model.Location(
                 _other_label(one, int(how[row]), int(other[row]), native_names, nvtx_names), None, None, None
             )
-        verdict = explain(finding, *use)
+        verdict = explain(finding, *use, in_python=place[row] == 0)
         key = SiteKey(location, _kind(one, row, bool(folded[row]), finding.operation), verdict.cause.id, verdict)
         site_of_group[code] = sites.setdefault(key, len(sites))
     return how, site_of_group[group], list(sites)
@@ -140,9 +141,12 @@ def _source_uses(
         family = FAMILY.get(finding.cause.id, "other")
         use = None
         if source is not None:
-            use = source.use(one.trace.python.functions[place.function[row]], int(place.line[row]), family)
-        if use is not None and one.python.library_frames[row] == 0:
-            shows = shows_call(finding, use)
+            function, line = one.trace.python.functions[place.function[row]], int(place.line[row])
+            use = source.use(function, line, family)
+            if finding.cause.id == "compare" and finding.operation is not None:
+                use = source.use_of_result(function, line, re.sub(r"^.*\.|\(.*$", "", finding.operation)) or use
+        if use is not None:
+            shows = shows_call(finding, use, _called_by_user(one, row))
             if shows is not None:
                 told.setdefault(file, []).append(shows)
             use = use if shows is not False else None
@@ -157,6 +161,14 @@ def _source_uses(
             continue
         result.append((_in_callers(one, sources, own, use), basis))
     return result
+
+
+def _called_by_user(one: Attributed, row: int) -> str | None:
+    """The library's function that the user's line called; None where the line itself made the call."""
+    python = one.trace.python
+    if not one.python.library_frames[row]:
+        return None
+    return str(python.functions[python.frame_function[one.python.frame[row] - 1]])
 
 
 def _in_callers(one: Attributed, sources: _Sources, rows: IntArray, use: SourceUse) -> SourceUse:
