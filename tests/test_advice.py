@@ -75,8 +75,8 @@ DEPENDENCIES = {
     "true": """truth-value is-nonzero checkpoint mask-index nonzero masked-select unique repeat-interleave gpu-index
         compare operator-read clip-grad grad-scaler cupy-truth cupy-nonzero""",
     "explicit": "device-synchronize stream-synchronize event-synchronize triton-benchmark",
-    "unknown": """scalar-read tolist to-cpu legacy-type-download operator-upload numpy memcpy distributed cupy-read numba
-        xla unknown""",
+    "unknown": """scalar-read tolist to-cpu legacy-type-download operator-upload numpy memcpy distributed cupy-read
+        numba xla unknown""",
 }
 DYNAMIC = {
     "mask-index",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -330,8 +333,10 @@ def test_another_version_of_the_source_is_not_believed(capture: Capture, tmp_pat
     (tmp_path / "sync_heavy.py").write_text(text.replace("def ", "def ", 1).replace('"""\n', '"""\n\n', 1), "utf-8")
     moved = analyze(capture("profiled_sync_heavy.schema-3.7.2"), source_root=tmp_path)
     assert not any(site.source for site in moved.sites)
+    assert any("no source line was read" in warning for warning in moved.traces[0].coverage.warnings)
     right = analyze(capture("profiled_sync_heavy.schema-3.7.2"), source_root=WORKLOADS)
     assert all(site.source for site in right.sites)
+    assert not any("source" in warning for warning in right.traces[0].coverage.warnings)
     lines = {site.location.function: site.source.text for site in right.sites if site.source}
     assert lines["log_loss"] == "return loss.item()"
 
@@ -401,3 +406,29 @@ def test_an_allocation_of_pinned_memory_is_explained_where_it_costs_time(capture
     assert [call.api for call in work.calls if call.cause == "pinned-allocation"] == ["cudaHostAlloc"]
     assert "pinned-allocation" in {text.id for text in found.causes}
     assert set(CAUSES["pinned-allocation"].advice) <= {one.id for one in found.advice}
+
+
+def test_without_a_python_stack_no_need_is_claimed(capture: Capture, tmp_path: Path) -> None:
+    """One print of a tensor selects by a mask and tests values inside: none of it is the program's."""
+    path = tmp_path / "one_print.sqlite"
+    shutil.copyfile(capture("one_print.schema-3.7.2"), path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DROP TABLE NSYS_SYNC_PYTHON_BACKTRACE")
+    found = analyze(path)
+    assert {site.cause.id for site in found.sites} >= {"masked-select", "truth-value"}
+    assert {site.dependency.kind for site in found.sites if site.cause.id != "device-synchronize"} == {"unknown"}
+    whole = analyze(capture("one_print.schema-3.7.2"), source_root=WORKLOADS)
+    assert {(site.cause.id, site.dependency.kind) for site in whole.sites} == {
+        ("print", "false"),
+        ("device-synchronize", "explicit"),
+    }
+
+
+def test_text_of_a_tensor_can_be_needed(capture: Capture, tmp_path: Path) -> None:
+    text = (WORKLOADS / "sync_causes.py").read_text("utf-8")
+    (tmp_path / "sync_causes.py").write_text(text.replace('return f"{small}"', 'return seen[f"{small}"]'), "utf-8")
+    found = analyze(capture("sync_causes.schema-3.7.2"), source_root=tmp_path)
+    kinds = {site.dependency.kind for site in found.sites if site.location.function == "format_tensor"}
+    assert kinds == {"true"}
+    certain = {site.cause.id for site in found.sites if site.dependency.certainty == "certain"}
+    assert not {"print", "compare"} & certain

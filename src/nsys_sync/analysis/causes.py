@@ -95,6 +95,7 @@ RULES: tuple[Rule, ...] = (
         python=r"torch/distributed/|torch/nn/parallel/distributed\.py:",
         python_suffices=True,
     ),
+    Rule("data-loader", "DataLoader", python=r"torch/utils/data/_utils/pin_memory\.py:", python_suffices=True),
     Rule("data-loader", "DataLoader", UPLOAD, python=r"torch/utils/data/"),
     Rule("empty-cache", "torch.cuda.empty_cache()", FREE, python=r"torch/cuda/memory\.py:empty_cache$"),
     Rule("numba", "numba copy_to_host()", READ_OR_LOST, python=r"numba/cuda/cudadrv/devicearray\.py:copy_to_host$"),

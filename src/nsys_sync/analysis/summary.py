@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -374,13 +374,23 @@ def _coverage(one: Attributed, shown: TraceOperations, processes: Sequence[model
             *trace.not_captured,
             *((f"native stacks: {trace.native.refused}",) if trace.native.refused else ()),
         ),
-        warnings=tuple(_warnings(one)),
+        warnings=(*_warnings(one), *_without_source(one, shown)),
         diagnostics=tuple(model.Diagnostic(severity, one.shown(text)) for severity, text in trace.diagnostics),
         processes_without_gpu_rows=tuple(process for process in processes if not process.gpu_rows),
         graph_launches_without_gpu_work=missing_graphs,
         unfinished_calls=int(calls.unfinished.sum()),
         unfinished_gpu_rows=int(trace.gpu["unfinished"].sum()),
     )
+
+
+def _without_source(one: Attributed, shown: TraceOperations) -> Iterable[str]:
+    """A folder of sources was named, and no line could be read there."""
+    in_python = [key.verdict for key in shown.site_keys if key.location.file is not None]
+    if one.options.source_root is not None and in_python and not any(verdict.source for verdict in in_python):
+        yield (
+            "no source line was read below --source-root: its files are not those of this trace, or of another version "
+            "(lines that do not show the call which the trace has there are not believed)"
+        )
 
 
 def _slowed_by_the_profiler(account: DeviceAccount) -> str | None:
