@@ -432,3 +432,14 @@ def test_text_of_a_tensor_can_be_needed(capture: Capture, tmp_path: Path) -> Non
     assert kinds == {"true"}
     certain = {site.cause.id for site in found.sites if site.dependency.certainty == "certain"}
     assert not {"print", "compare"} & certain
+
+
+@pytest.mark.parametrize("name", ["memcpy_sync", "memcpy_sync_all"])
+def test_blocking_cuda_calls_say_themselves_what_they_are(capture: Capture, name: str) -> None:
+    found = analyze(capture(f"{name}.schema-3.20.3"), no_source=True)
+    causes = {(site.location.function, site.cause.id, site.cause.certainty) for site in found.sites}
+    assert {
+        ("blocking_copy", "memcpy", "certain"),
+        ("blocking_upload", "memcpy", "certain"),
+        ("free_under_load", "free", "certain"),
+    } <= causes

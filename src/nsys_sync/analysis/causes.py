@@ -40,6 +40,7 @@ READ, READ_PAGEABLE = "DtoH copy", "DtoH copy to pageable memory"
 READ_OR_LOST = "DtoH copy, or a stream synchronize whose copy the trace has lost"
 UPLOAD, EXPLICIT, ANY = "HtoD copy from pageable memory", "no copy", "anything"
 FREE, COPY, MEMSET = "free", "blocking copy", "memset"
+PROVED_BY_THE_CALL = (FREE, COPY, MEMSET, "cudaDeviceSynchronize", "cuCtxSynchronize")
 
 
 @dataclass(frozen=True)
@@ -222,8 +223,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("device-synchronize", None, "cudaDeviceSynchronize"),
     Rule("device-synchronize", None, "cuCtxSynchronize"),
-    Rule("upload", None, UPLOAD),
     Rule("memcpy", None, COPY),
+    Rule("upload", None, UPLOAD),
     Rule("memset", None, MEMSET),
     Rule("free", None, FREE),
 )
@@ -262,7 +263,7 @@ def find_cause(facts: Facts) -> Finding:
         evidence = _evidence(rule, facts, segment)
         if evidence is not None:
             native = any(text.startswith("native") for text in evidence)
-            certain = native or (rule.python is not None and facts.exact)
+            certain = native or (rule.python is not None and facts.exact) or rule.does in PROVED_BY_THE_CALL
             operation = rule.operation or _operator(segment)
             return Finding(model.Cause(rule.cause, "certain" if certain else "likely", evidence), operation)
     reason = "no rule fits its stack" if facts.native or facts.library else "it has no stack"
