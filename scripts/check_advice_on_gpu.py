@@ -76,7 +76,6 @@ UNSEEN = {
     "cupy-copy-asynchronously": "not PyTorch",
     "cupy-where": "not PyTorch",
     "cupy-where-for-mask": "not PyTorch",
-    "cupy-upload-pinned": "not PyTorch",
     "numba-device-arrays": "not PyTorch",
     "numba-copy-asynchronously": "not PyTorch",
     "triton-fixed-config": "explicit wait",
@@ -89,8 +88,8 @@ NOT_IN_TRACE = {
     "fill-with-async-call": "cudaMemset did not block where it was measured",
     "jax-read-later": "JAX waits without a CUDA call",
     **dict.fromkeys(
-        ("cupy-upload-pinned", "numba-device-arrays", "numba-copy-asynchronously"),
-        "an nsys older than the driver loses the copies of CuPy and Numba",
+        ("numba-device-arrays", "numba-copy-asynchronously"),
+        "an nsys older than the driver loses the copies of Numba",
     ),
     "find-with-debug-mode": "both are PyTorch's own, and run once",
 }

@@ -62,7 +62,6 @@ CAUSE_IDS = [
     "cupy-truth",
     "cupy-nonzero",
     "cupy-print",
-    "cupy-upload",
     "numba",
     "triton-benchmark",
     "xla",
@@ -71,7 +70,7 @@ CAUSE_IDS = [
 DEPENDENCIES = {
     "false": """python-max-min print upload module-to construct legacy-constructor legacy-type mask-assign
         gpu-scalar cpu-index assign-value linalg-check memset free empty-cache allocator-retry pinned-allocation
-        data-loader cupy-print cupy-upload""",
+        data-loader cupy-print""",
     "true": """truth-value is-nonzero checkpoint mask-index nonzero masked-select unique repeat-interleave gpu-index
         compare operator-read clip-grad grad-scaler cupy-truth cupy-nonzero""",
     "explicit": "device-synchronize stream-synchronize event-synchronize triton-benchmark",

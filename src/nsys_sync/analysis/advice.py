@@ -454,14 +454,6 @@ _CAUSES = (
         *("cupy-read-together", "cupy-accumulate"),
     ),
     _cause(
-        "cupy-upload",
-        "uploads to CuPy (asarray, set)",
-        "A copy from ordinary CPU memory goes through a buffer of the driver's, and the CPU waits for it.",
-        "false",
-        NO_VALUE,
-        "cupy-upload-pinned",
-    ),
-    _cause(
         "numba",
         "Numba copies or synchronizes",
         "Numba's copies wait unless they get a stream, and a kernel that is called with NumPy arrays copies them to "
@@ -1515,22 +1507,6 @@ _ADVICE = (
         total = cupy.where(values > 0, values, 0).sum()
         """,
         "https://docs.cupy.dev/en/stable/reference/generated/cupy.where.html",
-    ),
-    _advice(
-        "cupy-upload-pinned",
-        "Upload from pinned memory",
-        "cupyx.empty_pinned gives a NumPy array in pinned memory. Fill that, and set() does not wait.",
-        """
-        values.set(host_values)
-        y = values * 2
-        """,
-        """
-        # pinned_values: made with cupyx.empty_pinned, filled as the data comes in
-        values.set(pinned_values)
-        y = values * 2
-        """,
-        "https://docs.cupy.dev/en/stable/reference/generated/cupyx.empty_pinned.html",
-        "Do not overwrite the pinned array before the copy is done: wait for an event first.",
     ),
     _advice(
         "numba-device-arrays",
