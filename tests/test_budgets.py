@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from conftest import Capture
 from render_sample import gpu_bound, make_site, ranks, refused
 
 from nsys_sync import analyze
-from nsys_sync.analysis.advice import CAUSES
-from nsys_sync.analysis.budgets import Budgets, check, new_sites
+from nsys_sync.analysis.budgets import SITE_CAUSES, Budgets, check, new_sites
 from nsys_sync.errors import UsageError
-from nsys_sync.model import Allowed, Analysis, Budget, CheckResult, Omitted, Region
+from nsys_sync.model import (
+    Allowed,
+    Analysis,
+    Budget,
+    Cause,
+    CheckResult,
+    Kind,
+    Location,
+    Omitted,
+    Region,
+    Site,
+)
 
 HEAVY, FREE = "sync_heavy.schema-3.20.3", "sync_free.schema-3.20.3"
 ENTIRE = Allowed("*", None, "all of it")
@@ -83,7 +94,7 @@ def test_allowed_sites_count_in_no_budget(heavy: Analysis) -> None:
     assert [budget.measured for budget in result.budgets[1:]] == [15, 0]
     assert [(one.site.location.function, one.entry.reason) for one in result.allowed] == [("print_tensor", "debugging")]
     assert result.stale == allow[1:]
-    everything = check(heavy, Budgets(0, 0, (), tuple(CAUSES), None, (ENTIRE,)))
+    everything = check(heavy, Budgets(0, 0, (), SITE_CAUSES, None, (ENTIRE,)))
     assert everything.held and not everything.stale
 
 
@@ -228,6 +239,94 @@ def test_what_cannot_be_told_never_passes() -> None:
         assert reason in budget.reason, (case, budget.reason)
 
 
+STACKLESS = (("native stack", 40),)
+
+
+def forbidding(cause: str, *sites: Site) -> Budget:
+    return only(check(replace(gpu_bound(), sites=sites), Budgets(forbidden_causes=(cause,))))
+
+
+def test_a_cause_that_only_a_python_stack_tells() -> None:
+    """The operations copy to the host: they may print, but they are no upload of a module."""
+    read = Cause("scalar-read", "certain", ("native frame THPVariable_item",))
+    located = make_site(1, "f", 1, 100, cause=read)
+    lost = replace(make_site(2, "g", 2, 100, cause=read), located_by=STACKLESS)
+    for cause in ("print", "clip-grad", "grad-scaler", "checkpoint", "data-loader", "triton-benchmark", "distributed"):
+        assert forbidding(cause, located).state == "held", cause
+        told = forbidding(cause, located, lost)
+        assert (told.state, told.measured) == ("not known", None), cause
+        assert (
+            told.reason.startswith("1 site may have it (g ")
+            and "no Python stack; capture with nsys-sync profile" in told.reason
+        )
+    for cause in ("module-to", "upload", "mask-index", "unknown"):
+        assert forbidding(cause, located, lost).state == "held", cause
+    printing = replace(make_site(3, "h", 3, 100), cause=Cause("print", "certain", ()))
+    assert forbidding("print", lost, printing).state == "broken"
+
+
+def test_a_cause_that_only_the_source_tells() -> None:
+    truth, copy = (Cause(id, "certain", ("native frame",)) for id in ("truth-value", "to-cpu"))
+    for cause, of_trace in (("python-max-min", truth), ("is-nonzero", truth), ("numpy", copy)):
+        told = forbidding(cause, make_site(1, "f", 1, 100, cause=of_trace))
+        assert told.state == "not known" and "no source line; say where the sources are" in told.reason
+        assert forbidding(cause, make_site(1, "f", 1, 100, cause=of_trace, source="if x:")).state == "held"
+    assert forbidding("python-max-min", make_site(1, "f", 1, 100, cause=copy)).state == "held"
+
+
+def test_a_cause_that_is_not_known_may_be_any() -> None:
+    site = make_site(1, "f", 1, 100, cause=Cause("unknown", "open", ()))
+    assert forbidding("mask-index", site).state == "not known" and forbidding("unknown", site).state == "broken"
+
+
+def test_a_cause_that_the_calls_alone_said_may_be_another() -> None:
+    """An upload without a native stack may be that of an index."""
+    kind = Kind("HtoD", ("cudaMemcpyAsync", "cudaStreamSynchronize"), "HtoD", "pageable", "device", None)
+    alone = replace(make_site(1, "f", 1, 100, native=(), cause=Cause("upload", "likely", ("HtoD copy",))), kind=kind)
+    assert forbidding("cpu-index", alone).state == "not known"
+    assert forbidding("scalar-read", alone).state == "held"
+    assert forbidding("cpu-index", replace(alone, native_stack=(0,))).state == "held"
+
+
+def test_causes_of_captures_without_stacks_or_source(capture: Capture) -> None:
+    with_stacks = analyze(capture("sync_causes.schema-3.7.2"), no_source=True)
+    for cause in ("python-max-min", "is-nonzero"):
+        assert only(check(with_stacks, Budgets(forbidden_causes=(cause,)))).state == "not known"
+    without = analyze(capture("sync_heavy.schema-3.20.3.noblobs"))
+    assert only(check(without, Budgets(forbidden_causes=("print",)))).state == "not known"
+
+
+def test_a_baseline_with_other_stacks_says_nothing() -> None:
+    located = make_site(1, "f", 1, 100)
+    lost = replace(located, located_by=STACKLESS, location=Location("aten::item", None, None, None))
+    for sites, known, why in (((located,), (lost,), "the baseline has none"), ((lost,), (located,), "only the base")):
+        analysis, baseline = (replace(gpu_bound(), sites=one) for one in (sites, known))
+        told = only(check(analysis, Budgets(baseline="b"), baseline))
+        assert told.state == "not known" and why in told.reason
+    nothing = replace(gpu_bound(), sites=())
+    assert only(check(nothing, Budgets(baseline="b"), replace(gpu_bound(), sites=(lost,)))).state == "held"
+    assert only(check(replace(nothing, sites=(lost,)), Budgets(baseline="b"), nothing)).state == "broken"
+
+
+def test_the_source_at_hand_makes_no_new_site() -> None:
+    for of_trace, of_source in (("truth-value", "is-nonzero"), ("truth-value", "python-max-min"), ("to-cpu", "numpy")):
+        known, sharpened = (make_site(1, "f", 1, 100, cause=Cause(id, "likely", ())) for id in (of_trace, of_source))
+        assert not new_sites([sharpened], [known]) and not new_sites([known], [sharpened])
+        moved = replace(sharpened, location=replace(sharpened.location, line=9))
+        assert not new_sites([moved], [known])
+
+
+def test_ids_do_not_depend_on_the_source_at_hand(capture: Capture) -> None:
+    trace = capture("sync_causes.schema-3.7.2")
+    with_source = analyze(trace, source_root=Path(__file__).parent.parent / "scripts" / "workloads")
+    without = analyze(trace, no_source=True)
+    causes = {site.cause.id for site in with_source.sites}
+    assert {"python-max-min", "is-nonzero"} <= causes
+    assert [site.id for site in with_source.sites] == [site.id for site in without.sites]
+    assert check(with_source, Budgets(baseline="b"), without).held
+    assert check(without, Budgets(baseline="b"), with_source).held
+
+
 def test_a_limit_is_still_held() -> None:
     site = make_site(1, "f", 1, 100)
     analysis = replace(gpu_bound(), window_ns=1000, sites=(site,))
@@ -261,6 +360,7 @@ def test_a_place_without_python_is_allowed_by_its_label() -> None:
         (lambda: Budgets(max_syncs_per_step=-1), "negative"),
         (lambda: Budgets(forbidden_causes=("mask-indx",)), "Did you mean mask-index"),
         (lambda: Budgets(forbidden_causes=("zzzzzz",)), "Known are: scalar-read"),
+        (lambda: Budgets(forbidden_causes=("pinned-allocation",)), "no sync has the cause"),
         (lambda: Budgets(sync_free_ranges=("",)), "empty"),
         (lambda: Budgets(allow=(Allowed(None, None, "r"),)), "neither a function nor a file"),
         (lambda: Budgets(allow=(Allowed("f", None, " "),)), "no reason"),

@@ -290,6 +290,13 @@ def test_an_edited_line_and_another_cause() -> None:
     assert matched(old, new)[0][2:] == ("likely", "same function, file and kind; other cause")
 
 
+def test_the_source_at_hand_in_one_run_makes_no_other_cause() -> None:
+    for of_trace, of_source in (("truth-value", "is-nonzero"), ("truth-value", "python-max-min"), ("to-cpu", "numpy")):
+        old, new = site(1, "f", 10, cause=of_trace), site(1, "f", 12, cause=of_source)
+        (pair,) = matched([old], [new])
+        assert pair[2:] == ("certain", "same function, file and cause")
+
+
 def test_places_outside_python_are_matched_without_their_ids() -> None:
     def thread(number: int, pid: int) -> model.Site:
         where = model.Location(f"thread worker (pid {pid}, tid {pid})", None, None, None)

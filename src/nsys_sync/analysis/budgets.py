@@ -14,8 +14,14 @@ import pyarrow.compute as pc
 
 from nsys_sync import model
 from nsys_sync.analysis.advice import CAUSES
+from nsys_sync.analysis.causes import FROM_CALLS_ALONE, RULES, UNKNOWN, told_by
+from nsys_sync.analysis.verdict import IN_TRACE
 from nsys_sync.errors import UsageError
 
+_OF_SITES = {*(rule.cause for rule in RULES), *IN_TRACE, UNKNOWN}
+SITE_CAUSES = tuple(cause for cause in CAUSES if cause in _OF_SITES)
+"""Those that a sync site can have; of the others, none would ever be found."""
+HOW_TO_GET_STACKS = "capture with nsys-sync profile"
 RANGES_NAMED = 8
 """NVTX ranges named where the one asked for is not in the trace."""
 
@@ -43,10 +49,11 @@ class Budgets:
         if self.max_syncs_per_step is not None and self.max_syncs_per_step < 0:
             raise UsageError("max-syncs-per-step: must not be negative")
         for cause in self.forbidden_causes:
-            if cause not in CAUSES:
-                near = get_close_matches(cause, CAUSES, n=3, cutoff=0.5)
-                meant = f"Did you mean {' or '.join(near)}?" if near else f"Known are: {', '.join(CAUSES)}"
-                raise UsageError(f"forbid: there is no cause {cause!r}. {meant}")
+            if cause not in SITE_CAUSES:
+                near = get_close_matches(cause, SITE_CAUSES, n=3, cutoff=0.5)
+                meant = f"Did you mean {' or '.join(near)}?" if near else f"Known are: {', '.join(SITE_CAUSES)}"
+                what = "no sync has the cause" if cause in CAUSES else "there is no cause"
+                raise UsageError(f"forbid: {what} {cause!r}. {meant}")
         if not all(self.sync_free_ranges):
             raise UsageError("sync-free: the name of a range is empty")
         for entry in self.allow:
@@ -175,7 +182,7 @@ class _Gate:
         steps = worst.trace.steps
         assert steps is not None
         number = sum(len(trace.steps.steps) for trace in self.analysis.traces if trace.steps)
-        of = f"in {steps.steps[worst.step].name!r}, the worst of {number} steps {steps.pattern!r}"
+        of = f"in {steps.steps[worst.step].name!r}, the worst of {_count(number, 'step')} {steps.pattern!r}"
         of = f"at most, {of}" if worst.at_most else of
         if worst.at_most and worst.operations > limit:
             reason = "a saved analysis does not say in which steps the allowed sites sync; give the trace itself"
@@ -238,31 +245,37 @@ class _Gate:
         inside = {site for region in regions for site in region.sites}
         operations, allowed = sum(region.operations for region in regions), {site.id for site in self.allowed}
         sites = [site for site in self.counted if site.id in inside]
-        of = f"in {sum(region.ranges for region in regions)} ranges"
+        of = f"in {_count(sum(region.ranges for region in regions), 'range')}"
         if not operations or (inside and allowed >= inside):
             return _judged(kind, pattern, 0, 0, of, [], False)
         if not sites:
             omitted = self.analysis.omitted
             why = f"its sites were left out ({omitted.reason})" if omitted else "its sites are not in the analysis"
-            return _not_known(kind, pattern, 0, of, f"{operations} sync operations are inside, and {why}")
+            verb = "is" if operations == 1 else "are"
+            return _not_known(kind, pattern, 0, of, f"{_count(operations, 'sync operation')} {verb} inside, and {why}")
         # How many of the operations inside are the allowed sites', the analysis does not say.
         measured = None if allowed & inside else operations
         return _judged(kind, pattern, measured, 0, of, [self._violation(site, None) for site in sites], True)
 
     def forbidden(self, cause: str) -> model.Budget:
         sites = [site for site in self.counted if site.cause.id == cause]
-        of = f"by {len(sites)} of {len(self.counted)} sites"
-        unknown = sum(site.cause.id == "unknown" for site in self.counted)
-        if unknown and cause != "unknown":
+        of = f"by {len(sites)} of {_count(len(self.counted), 'site')}"
+        unknown = sum(site.cause.id == UNKNOWN for site in self.counted)
+        if unknown and cause != UNKNOWN:
             of += f" (the cause of {unknown} is not known)"
-        if not sites and self.analysis.omitted:
-            return _not_known("forbid", cause, 0, of, _left_out(self.analysis))
+        reason = "" if sites else _left_out(self.analysis) or _untold(cause, self.counted)
+        if reason:
+            return _not_known("forbid", cause, 0, of, reason)
         violations = [self._violation(site, site.calls) for site in sites]
         return _judged("forbid", cause, sum(site.calls for site in sites), 0, of, violations, bool(sites))
 
     def no_new_site(self, name: str, baseline: model.Analysis) -> model.Budget:
         sites = new_sites(self.counted, baseline.sites)
-        of = f"of {len(self.counted)} sites"
+        of = f"of {_count(len(self.counted), 'site')}"
+        if self.analysis.sites and baseline.sites and _any_in_python(self.analysis) != _any_in_python(baseline):
+            which = "the baseline has none" if _any_in_python(self.analysis) else "only the baseline has them"
+            reason = f"places cannot be matched without Python stacks, and {which}; {HOW_TO_GET_STACKS}"
+            return _not_known("baseline", name, 0, of, reason)
         if baseline.omitted:
             return _not_known("baseline", name, 0, of, f"{_left_out(baseline)} of the baseline")
         if not sites and self.analysis.omitted:
@@ -303,7 +316,56 @@ def _not_known(kind: model.BudgetKind, target: str | None, limit: float, of: str
 
 def _left_out(analysis: model.Analysis) -> str:
     omitted = analysis.omitted
-    return f"{omitted.sites} sites were left out ({omitted.reason})" if omitted else ""
+    if omitted is None:
+        return ""
+    return f"{_count(omitted.sites, 'site')} {'was' if omitted.sites == 1 else 'were'} left out ({omitted.reason})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _untold(cause: str, sites: Sequence[model.Site]) -> str:
+    """Why it cannot be told that none of the sites has the cause; empty where it can."""
+    found: dict[str, list[model.Site]] = {}
+    for site in sites:
+        lacks = _lacks(cause, site)
+        if lacks is not None:
+            found.setdefault(lacks, []).append(site)
+    return "; ".join(
+        f"{_count(len(lacking), 'site')} may have it ({lacking[0].location.label[:80]}"
+        f"{' and others' if len(lacking) > 1 else ''}), with {lacks}"
+        for lacks, lacking in found.items()
+    )
+
+
+def _lacks(cause: str, site: model.Site) -> str | None:
+    """What is missing to say that the site does not have the cause, and how to get it; None where that is known."""
+    if cause == UNKNOWN:
+        return None
+    if site.cause.id == UNKNOWN:
+        return f"no known cause; {HOW_TO_GET_STACKS} --all-backtraces, or allow what no rule fits"
+    asked = IN_TRACE.get(cause, cause)
+    told = told_by(cause, site.kind)
+    if "Python" in told and not _in_python(site):
+        return f"no Python stack; {HOW_TO_GET_STACKS} --all-backtraces, or allow what has none"
+    by_calls = site.cause.id in FROM_CALLS_ALONE and site.cause.certainty != "certain"
+    if "native" in told and by_calls and not site.native_stack:
+        return f"no native stack; {HOW_TO_GET_STACKS} --all-backtraces"
+    if asked != cause and site.cause.id == asked and site.source is None:
+        if not _in_python(site):
+            return f"no Python stack; {HOW_TO_GET_STACKS} --all-backtraces, or allow what has none"
+        return "no source line; say where the sources are with --source-root"
+    return None
+
+
+def _in_python(site: model.Site) -> bool:
+    """Whether a Python stack is known of all its operations."""
+    return all(how in ("exact stack", "python sample") for how, _ in site.located_by)
+
+
+def _any_in_python(analysis: model.Analysis) -> bool:
+    return any(_in_python(site) for site in analysis.sites)
 
 
 def _stall_ns(site: model.Site) -> int:
@@ -324,13 +386,18 @@ def _matches(entry: model.Allowed, site: model.Site) -> bool:
 
 def _place(site: model.Site) -> Hashable:
     location = site.location
-    return location.file, location.line, _name(location), site.cause.id
+    return location.file, location.line, _name(location), _cause_in_trace(site)
 
 
 def _moved(site: model.Site) -> Hashable:
     location = site.location
     file = (location.file or "").replace("\\", "/").rpartition("/")[2]
-    return file, _name(location), site.cause.id
+    return file, _name(location), _cause_in_trace(site)
+
+
+def _cause_in_trace(site: model.Site) -> str:
+    """The source may have been at hand for one of two analyses only."""
+    return IN_TRACE.get(site.cause.id, site.cause.id)
 
 
 def _name(location: model.Location) -> str:

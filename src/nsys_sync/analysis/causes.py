@@ -229,6 +229,9 @@ RULES: tuple[Rule, ...] = (
     Rule("free", None, FREE),
 )
 
+FROM_CALLS_ALONE = frozenset(rule.cause for rule in RULES if not (rule.python or rule.binding or rule.inner))
+"""Causes that need no stack, and so stand where another one's stack is missing."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -268,6 +271,15 @@ def find_cause(facts: Facts) -> Finding:
             return Finding(model.Cause(rule.cause, "certain" if certain else "likely", evidence), operation)
     reason = "no rule fits its stack" if facts.native or facts.library else "it has no stack"
     return Finding(model.Cause(UNKNOWN, "open", (f"{_calls(facts)}; {reason}",)), _operator(segment))
+
+
+def told_by(cause: str, kind: model.Kind) -> frozenset[str]:
+    """Which stacks (`Python`, `native`) tell whether an operation of this kind has the cause; empty where its CUDA calls rule it out."""
+    facts = Facts(kind.apis, kind.copy_kind, kind.src_memory, kind.dst_memory, None, (), False)
+    rules = [rule for rule in RULES if rule.cause == cause and _does(rule.does, facts)]
+    python = {"Python" for rule in rules if rule.python}
+    native = {"native" for rule in rules if rule.binding or rule.inner}
+    return frozenset(python | native)
 
 
 def find_cause_in_python(library: Sequence[str]) -> Finding | None:

@@ -28,6 +28,7 @@ from statistics import median
 from typing import TypeVar
 
 from nsys_sync import __version__, model
+from nsys_sync.analysis.verdict import IN_TRACE
 
 RELATIVE_NOISE = 0.05
 WINDOW_NOISE = 0.001
@@ -108,7 +109,7 @@ def _places(analysis: model.Analysis) -> list[_Place]:
     for site in analysis.sites:
         location = site.location
         where = (location.file, location.line, location.function) if location.file else location.label
-        lines[(where, site.cause.id)].append(site)
+        lines[(where, IN_TRACE.get(site.cause.id, site.cause.id))].append(site)
     return [_Place(tuple(sites), _callers(analysis, sites[0])) for sites in lines.values()]
 
 
@@ -165,11 +166,12 @@ def _named_function(place: _Place) -> str | None:
 
 
 def _cause(place: _Place) -> str:
-    return place.cause
+    """Only one of the runs may have had its source at hand."""
+    return IN_TRACE.get(place.cause, place.cause)
 
 
 def _known_cause(place: _Place) -> str | None:
-    return None if place.cause == "unknown" else place.cause
+    return None if place.cause == "unknown" else _cause(place)
 
 
 def _kinds(place: _Place) -> tuple[str, ...]:
@@ -198,7 +200,7 @@ def _label(place: _Place) -> Hashable | None:
 
 def _label_and_cause(place: _Place) -> Hashable | None:
     label = _label(place)
-    return None if label is None else (label, place.cause)
+    return None if label is None else (label, _cause(place))
 
 
 _EVIDENCE = (

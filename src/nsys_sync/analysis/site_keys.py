@@ -85,7 +85,7 @@ def sites_of(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tupl
                 _other_label(one, int(how[row]), int(other[row]), native_names, nvtx_names), None, None, None
             )
         verdict = explain(finding, *use, in_python=place[row] == 0)
-        key = SiteKey(location, _kind(one, row, bool(folded[row]), finding.operation), verdict.cause.id, verdict)
+        key = SiteKey(location, _kind(one, row, bool(folded[row]), finding.operation), finding.cause.id, verdict)
         site_of_group[code] = sites.setdefault(key, len(sites))
     return how, site_of_group[group], list(sites)
 

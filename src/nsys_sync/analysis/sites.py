@@ -23,7 +23,10 @@ LISTED_RANGES = 5
 
 @dataclass(frozen=True)
 class SiteKey:
-    """What makes operations one site; `verdict` is the same for all of them, though its evidence may differ."""
+    """What makes operations one site; `verdict` is the same for all of them, though its evidence may differ.
+
+    `cause` is what the trace says: whether the source line is at hand must change neither sites nor ids.
+    """
 
     location: model.Location
     kind: model.Kind

@@ -24,6 +24,8 @@ FAMILY: Mapping[str, Family] = {
     **dict.fromkeys(("mask-index", "mask-assign", "gpu-index", "gpu-scalar", "cpu-index", "assign-value"), "index"),
 }
 """What on a source line to look for, by cause."""
+IN_TRACE: Mapping[str, str] = {"python-max-min": "truth-value", "is-nonzero": "truth-value", "numpy": "to-cpu"}
+"""Causes that only the source line tells from another one, and that other."""
 COMPARING_BUILTINS = frozenset({"max", "min", "sorted", "all", "any"})
 WRITTEN_OTHERWISE = frozenset({"bool", "print", "format", "XTensor"})
 """Calls that Python makes by itself, or names that stand for several."""
