@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -11,6 +12,12 @@ from pathlib import Path
 import pytest
 from conftest import Capture
 from test_cli import COMMAND, run, state
+
+from nsys_sync import analyze
+from nsys_sync.cli.config import read_config
+from nsys_sync.cli.outputs import plan
+from nsys_sync.errors import ConfigError, TraceError, UsageError
+from nsys_sync.saved import read_analysis
 
 CHECK = (COMMAND, "check")
 HEAVY, FREE = "sync_heavy.schema-3.20.3", "sync_free.schema-3.20.3"
@@ -151,7 +158,43 @@ def test_another_file(folder: Path) -> None:
     checked("heavy.sqlite", "--config", "ci.toml", cwd=folder, status=0)
     (folder / "empty.toml").write_text("")
     refused("heavy.sqlite", "--config", "empty.toml", cwd=folder, says=["empty.toml", "no table [tool.nsys-sync]"])
-    refused("heavy.sqlite", "--config", "none.toml", cwd=folder, says=["none.toml: cannot be read"])
+    refused("heavy.sqlite", "--config", "none.toml", cwd=folder, says=["none.toml: cannot be read"], status=1)
+
+
+def test_a_file_without_an_end_is_refused_at_once(folder: Path) -> None:
+    os.mkfifo(folder / "fifo")
+    os.mkfifo(folder / "fifo.json")
+    budget = ["--max-stall", "99%"]
+    for place in ("fifo", "/dev/zero", "."):
+        refused("free.sqlite", "--config", place, cwd=folder, says=[f"{place}: cannot be read"], status=1)
+        refused("free.sqlite", "--baseline", place, cwd=folder, says=[f"{place}: cannot be read"], status=1)
+    refused("fifo.json", *budget, cwd=folder, says=["fifo.json: cannot be read (a device or a pipe"], status=1)
+    with (folder / "large.toml").open("wb") as file:
+        file.truncate(16 * 1024 * 1024 + 1)
+    refused("free.sqlite", "--config", "large.toml", cwd=folder, says=["is larger than 16 MiB"], status=1)
+
+
+def test_a_name_that_no_file_can_have(folder: Path) -> None:
+    configure(folder, r'baseline = "a\u0000b"')
+    refused("free.sqlite", cwd=folder, says=["no file can have this name"], status=1)
+    with pytest.raises(ConfigError, match="no file can have"):
+        read_config(Path("a\0b"), folder)
+    with pytest.raises(TraceError, match="no file can have"):
+        read_analysis("a\0b")
+    with pytest.raises(TraceError, match="no such file"):
+        analyze("a\0b")
+    with pytest.raises(UsageError, match="NUL"):
+        plan([], "a\0b.json", "x", [])
+
+
+def test_marks_and_names_that_editors_leave(folder: Path) -> None:
+    table = "[tool.nsys-sync]\nmax-stall = '99%'\n"
+    (folder / "pyproject.toml").write_bytes(b"\xef\xbb\xbf" + table.encode())
+    checked("heavy.sqlite", cwd=folder, status=0)
+    (folder / "pyproject.toml").write_bytes(table.encode("utf-16"))
+    refused("heavy.sqlite", cwd=folder, says=["it is in UTF-16", "Save it in UTF-8"])
+    (folder / "pyproject.toml").write_text(table.replace("-sync", "_sync"))
+    refused("heavy.sqlite", cwd=folder, says=["[tool.nsys_sync]", "[tool.nsys-sync], with a hyphen"])
 
 
 BAD_TABLES = {
@@ -202,7 +245,7 @@ BAD_USAGE: dict[str, tuple[list[str], list[str]]] = {
     "negative number": (["--max-syncs-per-step", "-1"], ["--max-syncs-per-step"]),
     "unknown cause": (["--forbid", "prnt"], ["there is no cause 'prnt'", "Did you mean print"]),
     "allowed without a reason": (["--max-stall", "5%", "--allow", "f"], ["--allow", "has no reason"]),
-    "allowed for nothing": (["--max-stall", "5%", "--allow", "=r"], ["--allow"]),
+    "allowed for nothing": (["--max-stall", "5%", "--allow", "=r"], ["--allow", "has no pattern"]),
     "unnamed range": (["--sync-free", ""], ["sync-free"]),
     "no such format": (["--max-stall", "5%", "-f", "html"], ["html"]),
     "unknown ending": (["--max-stall", "5%", "-o", "out.html"], [".sarif", ".xml", ".md"]),
@@ -239,6 +282,16 @@ def test_all_formats_into_a_folder(folder: Path) -> None:
     assert shown.startswith("Broken: ") and "\n::error file=workspace/sync_heavy.py,line=44,title=" in shown
     assert json.loads((folder / "out" / "heavy.check.sarif").read_bytes())["version"] == "2.1.0"
     assert json.loads((folder / "out" / "heavy.check.json").read_bytes())["held"] is False
+
+
+def test_two_formats_in_one_folder_are_two_files(folder: Path) -> None:
+    checked("heavy.sqlite", "--forbid", "print", "-f", "terminal", "-f", "github", "-o", "out/", cwd=folder, status=1)
+    written = {path.name: path.read_text()[:8] for path in (folder / "out").iterdir()}
+    assert written == {"heavy.check.txt": "Broken: ", "heavy.check.github.txt": "::error "}
+    (folder / "out" / "heavy.check.json").touch()
+    (folder / "out" / "heavy.check.md").symlink_to("heavy.check.json")
+    options = ["--forbid", "print", "-f", "markdown", "-f", "json", "-o", "out/"]
+    refused("heavy.sqlite", *options, cwd=folder, says=["markdown and json would both be"])
 
 
 def test_the_ending_chooses_the_format(folder: Path) -> None:
@@ -278,6 +331,7 @@ def test_names_in_the_table_cannot_steer_the_terminal(folder: Path) -> None:
 def test_help(tmp_path: Path) -> None:
     done = run("--help", cwd=tmp_path, env={"COLUMNS": "200"}, command=CHECK)
     assert done.returncode == 0
+    assert done.stdout.count(b"[tool.nsys-sync]") == 2
     for option in ("--max-stall", "--sync-free", "--forbid", "--baseline", "--allow", "--config"):
         assert option.encode() in done.stdout
     assert not list(tmp_path.iterdir())

@@ -255,6 +255,18 @@ def test_every_format_into_a_folder(runs: Path) -> None:
     assert (runs / "x.md").read_text("utf-8").startswith("**Window 58.8 ms")
 
 
+def test_lines_of_saved_analyses_are_shown_only_where_wanted(runs: Path) -> None:
+    saved = render_sample.gpu_bound()
+    assert saved.sites[0].source is not None
+    (runs / "saved.json").write_text(render_json(saved), "utf-8")
+    for options, shown in (([], True), (["--no-source"], False)):
+        done = nsys_sync("diff", "saved.json", "saved.json", *options, "-f", "json", "-o", "-", folder=runs)
+        assert done.returncode == 0, done.stderr
+        pairs = json.loads(done.stdout)["pairs"]
+        assert any(pair["before"]["source"] for pair in pairs) is shown
+        assert {pair["certainty"] for pair in pairs} == {"certain"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
@@ -262,7 +274,7 @@ def test_every_format_into_a_folder(runs: Path) -> None:
         (["before.sqlite", "none.sqlite"], 1, "none.sqlite"),
         (["before.sqlite", "broken.json"], 1, "broken.json: is not valid JSON"),
         (["before.sqlite", "broken.json", "--nvtx", "step *"], 2, "--nvtx: broken.json is a saved analysis"),
-        (["before.sqlite", "broken.json", "--no-source"], 2, "--no-source: broken.json is a saved analysis"),
+        (["before.sqlite", "broken.json", "--source-root", "."], 2, "--source-root: broken.json is a saved analysis"),
         (["before.sqlite", "after.sqlite", "-f", "csv"], 2, "csv"),
         (["before.sqlite", "after.sqlite", "-o", "x.csv"], 2, "no format has this ending"),
         (["before.sqlite", "after.sqlite", "-f", "json", "-o", "before.sqlite"], 2, "would overwrite the trace"),

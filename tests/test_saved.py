@@ -213,7 +213,11 @@ def test_a_file_that_is_not_there_and_one_without_an_end(tmp_path: Path, monkeyp
     with pytest.raises(TraceError, match="cannot be read"):
         read_analysis(tmp_path)
     monkeypatch.setattr("nsys_sync.saved.LARGEST_FILE_BYTES", 1 << 20)
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate((1 << 20) + 1)
     with pytest.raises(TraceError, match="larger than 1 MiB"):
+        read_analysis(tmp_path / "large.json")
+    with pytest.raises(TraceError, match="a device or a pipe"):
         read_analysis("/dev/zero")
 
 

@@ -19,6 +19,10 @@ class TraceError(NsysSyncError):
     """The trace cannot be read, or cannot be analysed."""
 
 
+class ConfigError(NsysSyncError):
+    """The file with the budgets cannot be read."""
+
+
 class OutputError(NsysSyncError):
     """A report could not be written."""
 

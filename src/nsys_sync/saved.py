@@ -17,6 +17,7 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin,
 
 from nsys_sync import model
 from nsys_sync.errors import TraceError
+from nsys_sync.regular_files import read_start
 
 LARGEST_FILE_BYTES = 256 * 1024 * 1024
 """Some 100,000 sites. Reading takes about ten times a file's size of memory."""
@@ -73,8 +74,7 @@ def read_analysis(path: str | Path) -> model.Analysis:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
+        content = read_start(path, LARGEST_FILE_BYTES + 1)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror}). Name a JSON report of nsys-sync") from error
     if len(content) > LARGEST_FILE_BYTES:

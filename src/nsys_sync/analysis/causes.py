@@ -274,7 +274,10 @@ def find_cause(facts: Facts) -> Finding:
 
 
 def told_by(cause: str, kind: model.Kind) -> frozenset[str]:
-    """Which stacks (`Python`, `native`) tell whether an operation of this kind has the cause; empty where its CUDA calls rule it out."""
+    """Which stacks (`Python`, `native`) tell whether an operation of this kind has the cause.
+
+    Empty where its CUDA calls rule it out.
+    """
     facts = Facts(kind.apis, kind.copy_kind, kind.src_memory, kind.dst_memory, None, (), False)
     rules = [rule for rule in RULES if rule.cause == cause and _does(rule.does, facts)]
     python = {"Python" for rule in rules if rule.python}

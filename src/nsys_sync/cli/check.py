@@ -89,7 +89,9 @@ def check(
     ] = None,
     config: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--config", metavar="FILE", help="Read [tool.nsys-sync] here, not in the nearest pyproject.toml."),
+        typer.Option(
+            "--config", metavar="FILE", help="Read \\[tool.nsys-sync] here, not in the nearest pyproject.toml."
+        ),
     ] = None,
     output: OutputOption = None,
     formats: Annotated[
@@ -106,7 +108,7 @@ def check(
 ) -> None:
     """Hold a trace to budgets: exit status 0 held, 1 broken or not known, 2 wrong usage.
 
-    Options given here win over [tool.nsys-sync] in pyproject.toml, each as a whole.
+    Options given here win over \\[tool.nsys-sync] in pyproject.toml, each as a whole.
     """
     more = f"-and-{len(traces) - 1}-more" if len(traces) > 1 else ""
     configured = read_config(config, Path.cwd())
@@ -177,7 +179,9 @@ def _allowed(text: str) -> Allowed:
     """`log_*=once an epoch` → an entry. A glob with a slash, or ending in .py, is a file's."""
     glob, _, reason = text.partition("=")
     glob, reason = glob.strip(), reason.strip()
-    if not glob or not reason:
+    if not glob:
+        raise UsageError(f"--allow: {text!r} has no pattern. Give GLOB=REASON, such as 'log_*=logged once an epoch'")
+    if not reason:
         raise UsageError(f"--allow: {text!r} has no reason. Give GLOB=REASON, such as 'log_*=logged once an epoch'")
     is_file = "/" in glob or glob.endswith((".py", ".ipynb"))
     return Allowed(None, glob, reason) if is_file else Allowed(glob, None, reason)

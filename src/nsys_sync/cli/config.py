@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsys_sync.cli.durations import parse_share
-from nsys_sync.errors import UsageError
+from nsys_sync.errors import ConfigError, UsageError
 from nsys_sync.model import Allowed
+from nsys_sync.regular_files import read_start
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 FILE = "pyproject.toml"
 TABLE = "tool.nsys-sync"
+LARGEST_FILE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Config:
 def read_config(file: Path | None, folder: Path) -> Config:
     """The table in `file`; without one, in the nearest `pyproject.toml` of `folder` and its parents that has it.
 
-    Raises UsageError for a file that cannot be read, an unknown key or a wrong value; the message names both.
+    Raises ConfigError for a file that cannot be read, UsageError for one that is no TOML, an unknown key or a wrong
+    value; the message names both.
     """
     if file is not None:
         table = _table(file)
@@ -57,13 +61,22 @@ def read_config(file: Path | None, folder: Path) -> Config:
 
 def _table(file: Path) -> dict[str, Any] | None:
     try:
-        content = tomllib.loads(file.read_bytes().decode())
+        content = read_start(file, LARGEST_FILE_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"{file}: cannot be read ({error.strerror})") from error
+        raise ConfigError(
+            f"{file}: cannot be read ({error.strerror}). Name a TOML file with a table [{TABLE}]"
+        ) from error
+    if len(content) > LARGEST_FILE_BYTES:
+        raise ConfigError(f"{file}: is larger than {LARGEST_FILE_BYTES >> 20} MiB. Name a TOML file with a [{TABLE}]")
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UsageError(f"{file}: is no TOML file (it is in UTF-16). Save it in UTF-8")
+    try:
+        tool = tomllib.loads(content.decode("utf-8-sig")).get("tool", {})
     except ValueError as error:  # of TOML, or of the encoding
         raise UsageError(f"{file}: is no TOML file ({error})") from error
-    tool = content.get("tool", {})
     table = tool.get("nsys-sync") if isinstance(tool, dict) else None
+    if table is None and isinstance(tool, dict) and "nsys_sync" in tool:
+        raise UsageError(f"{file}: has a table [tool.nsys_sync]. Name it [{TABLE}], with a hyphen")
     if table is not None and not isinstance(table, dict):
         raise UsageError(f"{file}: [{TABLE}] must be a table")
     return table

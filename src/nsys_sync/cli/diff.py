@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -22,7 +23,7 @@ from nsys_sync.cli.selection import (
 from nsys_sync.errors import UsageError
 
 if TYPE_CHECKING:
-    from nsys_sync.model import Comparison
+    from nsys_sync.model import Comparison, PlaceInRun
 
 _RUN_HELP = "A report of nsys, an SQLite export of it, or a JSON report of nsys-sync."
 
@@ -71,9 +72,8 @@ def diff(
         "--pid": pid,
         "--device": device,
         "--source-root": source_root,
-        "--no-source": no_source,
     }
-    chosen = [name for name, value in given.items() if value not in (None, 0, False)]
+    chosen = [name for name, value in given.items() if value not in (None, 0)]
 
     from nsys_sync.saved import is_saved_analysis, read_analysis
 
@@ -104,7 +104,21 @@ def diff(
         for path in (before, after)
     ]
     comparison = compare(*runs)
+    if no_source:
+        comparison = _without_source(comparison)
     write_made([(one, _rendered(comparison, one, top)) for one in outputs])
+
+
+def _without_source(comparison: Comparison) -> Comparison:
+    """A saved analysis has the lines of its sites, and evidence that quotes them."""
+
+    def stripped(place: PlaceInRun | None) -> PlaceInRun | None:
+        if place is None or place.source is None:
+            return place
+        return replace(place, source=None, dependency=replace(place.dependency, evidence=()))
+
+    pairs = tuple(replace(one, before=stripped(one.before), after=stripped(one.after)) for one in comparison.pairs)
+    return replace(comparison, pairs=pairs)
 
 
 def _rendered(comparison: Comparison, output: Output, top: int | None) -> bytes:

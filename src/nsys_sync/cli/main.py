@@ -71,7 +71,7 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)
     except MemoryError:
-        _complain("not enough memory for this trace. Use a machine with more, or export a shorter part of the trace")
+        _complain("not enough memory. Use a machine with more, or, if a trace needs it, export a shorter part of that")
         sys.exit(1)
     except BrokenPipeError:
         discard_standard_output()

@@ -30,7 +30,7 @@ class OutputFormat(str, Enum):
     @property
     def ending(self) -> str:
         """Of the file's name."""
-        endings = {"terminal": ".txt", "github": ".txt", "markdown": ".md", "junit": ".xml"}
+        endings = {"terminal": ".txt", "github": ".github.txt", "markdown": ".md", "junit": ".xml"}
         return endings.get(self.value, f".{self.value}")
 
     @property
@@ -101,6 +101,8 @@ def plan(
     files = [one for one in chosen if not one.on_screen]
     if per_operation and not {Format.csv, Format.parquet} & set(files):
         raise UsageError("--operations needs --format csv or --format parquet: only they can hold a row an operation")
+    if output is not None and "\0" in output:
+        raise UsageError("-o: no file can have a NUL in its name. Name another file")
     if output == "":
         raise UsageError("-o: is empty. Name a file or a folder, or - for standard output")
     if output == "-":
@@ -109,7 +111,7 @@ def plan(
         return [Output(chosen[0], None)]
     if to_file is not None and not is_folder and len(files or chosen) > 1:
         raise UsageError(f"-o {output}: one file cannot hold {len(files or chosen)} formats. Name a folder that exists")
-    planned = []
+    planned: list[Output] = []
     for one in chosen:
         part = ".operations" if per_operation and one in (Format.csv, Format.parquet) else ""
         name = f"{stem}.{kind}{part}{one.ending}"
@@ -121,6 +123,11 @@ def plan(
             path = to_file / name if is_folder else to_file
         if path is not None and any(_same_file(path, given) for given in inputs):
             raise UsageError(f"-o {output}: would overwrite the trace itself. Name another file")
+        taken = next((other for other in planned if path and other.path and _one_file(path, other.path)), None)
+        if taken is not None:
+            raise UsageError(
+                f"-o {output}: {taken.format.value} and {one.value} would both be {path}. Write them apart"
+            )
         planned.append(Output(one, path, new_folder=is_folder and path is not None))
     return planned
 
@@ -227,6 +234,11 @@ def _replace(path: Path, content: bytes, *, new_folder: bool) -> None:
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+def _one_file(a: Path, b: Path) -> bool:
+    """A device or pipe takes what is written one after the other."""
+    return (a == b or _same_file(a, b)) and (not a.exists() or a.is_file())
 
 
 def _same_file(a: Path, b: Path) -> bool:

@@ -238,7 +238,8 @@ def _read_nvtx(file: SqliteFile) -> pd.DataFrame:
         f'SELECT e.start AS start_ns, coalesce(e."end", {NEVER_ENDED}) AS end_ns, e."globalTid" AS global_tid, '
         f"CAST(coalesce({text}, {registered}, '') AS BLOB) AS name, {domain} AS domain_id, "
         f'e."eventType" AS event_type FROM "{s.NVTX}" e {join} '
-        f"WHERE e.\"eventType\" IN ({kinds}) AND typeof(e.start) = 'integer' AND typeof(e.\"globalTid\") = 'integer'"
+        f"WHERE e.\"eventType\" IN ({kinds}) AND typeof(e.start) = 'integer' AND typeof(e.\"globalTid\") = 'integer' "
+        f"AND typeof(coalesce(e.\"end\", 0)) = 'integer' AND typeof({domain}) = 'integer'"
     )
     if not table.num_rows:
         return empty

@@ -1,0 +1,23 @@
+"""Reading a small file that the user names, whatever lies at its path."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def read_start(path: Path, most_bytes: int) -> bytes:
+    """The first `most_bytes` of a regular file; never waits. Raises OSError, whose `strerror` says why, for others."""
+    try:
+        opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except ValueError as error:  # a NUL in the name
+        raise OSError(errno.EINVAL, "no file can have this name") from error
+    with os.fdopen(opened, "rb") as file:
+        mode = os.fstat(opened).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "a device or a pipe, not a file")
+        return file.read(most_bytes)
