@@ -520,7 +520,10 @@ def ranks() -> Analysis:
         traces=traces,
         window_ns=4 * WINDOW_NS,
         stall_ns=4 * 97_628_562,
-        sites=(first, *base.sites[1:]),
+        sites=tuple(
+            replace(site, stall_ratio=None if site.stall_ratio is None else site.stall_ratio / 4)
+            for site in (first, *base.sites[1:])
+        ),
         omitted=Omitted(12, 340, 3 * 97_628_562, 70_000_000, "--top 6"),
     )
 

@@ -12,6 +12,7 @@ from render_sample import gpu_bound, make_site, ranks, refused
 
 from nsys_sync import analyze
 from nsys_sync.analysis.budgets import SITE_CAUSES, Budgets, check, new_sites
+from nsys_sync.analysis.sites import limited
 from nsys_sync.errors import UsageError
 from nsys_sync.model import (
     Allowed,
@@ -25,6 +26,7 @@ from nsys_sync.model import (
     Region,
     Site,
 )
+from nsys_sync.render.check.words import sentence
 
 HEAVY, FREE = "sync_heavy.schema-3.20.3", "sync_free.schema-3.20.3"
 ENTIRE = Allowed("*", None, "all of it")
@@ -332,6 +334,34 @@ def test_a_limit_is_still_held() -> None:
     analysis = replace(gpu_bound(), window_ns=1000, sites=(site,))
     assert check(analysis, Budgets(max_stall_ratio=0.1)).held
     assert not check(analysis, Budgets(max_stall_ratio=0.0999)).held
+
+
+def test_figures_at_the_limit_can_be_told_apart() -> None:
+    analysis = replace(gpu_bound(), window_ns=1_000_000_000, sites=(make_site(1, "f", 1, 57_515_000),))
+
+    def said(limit: float) -> str:
+        result = check(analysis, Budgets(max_stall_ratio=limit))
+        return sentence(only(result), result)
+
+    assert said(0.057514).startswith("stall at most 5.751 % of the window: 5.752 % of the window")
+    assert said(0.05).startswith("stall at most 5.0 % of the window: 5.8 %")
+    assert said(0.057515).startswith("stall at most 5.8 % of the window: 5.8 %")
+
+
+def test_one_of_a_kind_is_no_plural() -> None:
+    analysis = with_regions(gpu_bound(), Region("a", 1, 0, 0, 0, ()))
+    assert only(check(analysis, Budgets(sync_free_ranges=("a",)))).of == "in 1 range"
+    trace = gpu_bound().traces[0]
+    assert trace.steps is not None
+    one = replace(trace, steps=replace(trace.steps, steps=trace.steps.steps[:1]))
+    budget = only(check(replace(gpu_bound(), traces=(one,)), Budgets(max_syncs_per_step=99)))
+    assert "the worst of 1 step '" in budget.of
+
+
+def test_a_least_stall_is_named_as_typed() -> None:
+    for ns, typed in ((2_000_000_000, "2s"), (1_500_000, "1500us"), (1_500_000_001, "1500000001ns")):
+        _, omitted = limited(gpu_bound().sites, None, ns)
+        assert omitted and omitted.reason == f"--min-stall {typed}"
 
 
 def test_sites_left_out_count_where_they_can() -> None:

@@ -102,6 +102,12 @@ def test_baseline_and_saved_analyses(folder: Path) -> None:
     refused("free.sqlite", "--baseline", "free.json", "-o", "free.json", cwd=folder, says=["would overwrite"])
 
 
+def test_a_saved_report_is_no_trace(folder: Path) -> None:
+    assert run("free.sqlite", "-f", "json", "-o", "free.json", cwd=folder).returncode == 0
+    done = run("free.json", cwd=folder)
+    assert done.returncode == 2 and b"free.json: is a saved report, and no trace. Hold it to budgets" in done.stderr
+
+
 def test_steps_as_chosen(folder: Path) -> None:
     """Steps 0 and 10 print, which the first of the steps left is not."""
     chosen = ["--nvtx", "step *", "--skip-first", "11"]

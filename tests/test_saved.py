@@ -63,8 +63,17 @@ def test_a_real_analysis_is_read_back_equal(name: str, capture: Capture, tmp_pat
         assert without_operations(read_analysis(save(analysis, tmp_path))) == without_operations(analysis)
 
 
+def with_stall(site: model.Site, ns: int, window_ns: int) -> model.Site:
+    assert site.stall is not None
+    return replace(site, stall=replace(site.stall, total_ns=ns), stall_ratio=ns / window_ns)
+
+
 def test_many_sites_are_read_back_equal(tmp_path: Path) -> None:
-    analysis = render_sample.many()
+    many = render_sample.many()
+    assert many.stall_ns is not None
+    stalls = [many.stall_ns - len(many.sites) + 1, *[1] * (len(many.sites) - 1)]
+    sites = tuple(with_stall(site, ns, many.window_ns) for site, ns in zip(many.sites, stalls, strict=True))
+    analysis = replace(many, sites=sites)
     assert without_operations(read_analysis(save(analysis, tmp_path))) == without_operations(analysis)
 
 
@@ -77,6 +86,9 @@ st.register_type_strategy(float, FRACTION)
 WHOLE_SITES = st.builds(
     replace,
     st.from_type(model.Site),
+    calls=st.integers(1, 2**62),
+    location=st.builds(model.Location, TEXT, st.none() | TEXT, st.none() | TEXT, st.none() | st.integers(0, 2**62)),
+    stall=st.from_type(model.Distribution),
     python_stack=st.just(()),
     native_stack=st.just((0,)),
     stall_quantiles_ns=st.sampled_from([(), tuple(range(21))]),
@@ -108,11 +120,19 @@ def test_any_analysis_is_read_back_equal(
     omitted: model.Omitted | None,
     selection: str | None,
 ) -> None:
+    window_ns = sum(device.window_ns for device in trace.devices)
+    stall_ns = sum(device.stall_ns or 0 for device in trace.devices)
+    left = stall_ns - 7 * len(sites)
+    if omitted is None:
+        selection = f"{selection or 'device 0'}; process 7"  # whose sites have not all of the stall
+    else:
+        omitted = replace(omitted, stall_ns=left)
     analysis = replace(
         render_sample.nothing(),
         traces=(trace,),
-        window_ns=sum(device.window_ns for device in trace.devices),
-        sites=tuple(sites),
+        window_ns=window_ns,
+        stall_ns=stall_ns,
+        sites=tuple(with_stall(site, 7, window_ns) for site in sites),
         causes=tuple(texts),
         advice=tuple(advice),
         merges=tuple(merges),
@@ -121,6 +141,14 @@ def test_any_analysis_is_read_back_equal(
         native_frames=(model.NativeFrame("a", "b"),),
     )
     assert without_operations(read_analysis(save(analysis, tmp_path))) == without_operations(analysis)
+
+
+def test_one_process_has_a_part_of_the_stall(capture: Capture, tmp_path: Path) -> None:
+    analysis = analyze(capture("procs.schema-3.20.3"), pid=1302)
+    assert analysis.sites[0].stall and analysis.sites[0].stall.total_ns < (analysis.stall_ns or 0)
+    assert without_operations(read_analysis(save(analysis, tmp_path))) == without_operations(analysis)
+    with pytest.raises(TraceError, match="stall_ns is not the sum of the stalls of the sites"):
+        read_analysis(save(replace(analysis, selection="device 0"), tmp_path))
 
 
 def test_fields_of_a_later_form_are_ignored(tmp_path: Path) -> None:
@@ -166,6 +194,15 @@ def test_other_versions_are_named(version: str, says: str, tmp_path: Path) -> No
         (lambda data: data["sites"][0].update(stall_quantiles_ns=[1, 2]), "sites[0].stall_quantiles_ns has neither"),
         (lambda data: data["sites"][1].update(id=data["sites"][0]["id"]), "sites[1].id is there twice"),
         (lambda data: data.update(sites={}), "sites is no list"),
+        (lambda data: data.update(sites=[]), "stall_ns is not the sum of the stalls of the sites"),
+        (lambda data: data["sites"].pop(0), "stall_ns is not the sum of the stalls of the sites"),
+        (lambda data: data.update(stall_ns=97_628_561), "stall_ns is not the sum of the stalls of the devices"),
+        (lambda data: data.update(stall_ns=None), "stall_ns is not the sum of the stalls of the devices"),
+        (lambda data: data["sites"][0]["stall"].update(total_ns=-1), "sites[0].stall.total_ns is negative"),
+        (lambda data: data["sites"][0].update(stall_ratio=0.5), "sites[0].stall_ratio is not the stall's share"),
+        (lambda data: data["sites"][0].update(stall_ratio=None), "sites[0].stall_ratio is not the stall's share"),
+        (lambda data: data["sites"][0].update(calls=0), "sites[0].calls is less than 1"),
+        (lambda data: data["sites"][0]["location"].update(line=-1), "sites[0].location.line is negative"),
         (lambda data: data.update(traces=[None]), "traces[0] is no object"),
         (lambda data: data.update(selection=5), "selection is no text"),
         (lambda data: data.update(window_ns=1), "window_ns is not the sum"),

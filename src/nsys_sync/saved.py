@@ -1,13 +1,14 @@
 """Reads a saved analysis, as `--format json` writes it: the inverse of `render.json_report`.
 
 The file is somebody's input, so nothing in it is believed: every field has the type that the model says, indexes point
-at something, and a device's parts add up to its window.
+at something, a device's parts add up to its window, and the sites' stalls to those of the devices.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import types
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -243,8 +244,39 @@ def _check(analysis: model.Analysis) -> None:
     for number, trace in enumerate(analysis.traces):
         for position, device in enumerate(trace.devices):
             _check_device(device, f".traces[{number}].devices[{position}]")
-    if sum(device.window_ns for trace in analysis.traces for device in trace.devices) != analysis.window_ns:
+    devices = [device for trace in analysis.traces for device in trace.devices]
+    if sum(device.window_ns for device in devices) != analysis.window_ns:
         raise _DamagedField("is not the sum of the windows of the devices", ".window_ns")
+    stalls = [device.stall_ns for device in devices]
+    if devices and analysis.stall_ns != (None if None in stalls else sum(stall or 0 for stall in stalls)):
+        raise _DamagedField("is not the sum of the stalls of the devices", ".stall_ns")
+    _check_sites(analysis)
+
+
+def _check_sites(analysis: model.Analysis) -> None:
+    """Every stall is some site's, shown or omitted; with one process selected, the other sites are in neither."""
+    for number, site in enumerate(analysis.sites):
+        where = f".sites[{number}]"
+        if site.calls < 1:
+            raise _DamagedField("is less than 1", f"{where}.calls")
+        if site.location.line is not None and site.location.line < 0:
+            raise _DamagedField("is negative", f"{where}.location.line")
+        if site.stall is not None and site.stall.total_ns < 0:
+            raise _DamagedField("is negative", f"{where}.stall.total_ns")
+        ratio = site.stall.total_ns / analysis.window_ns if site.stall and analysis.window_ns else None
+        if site.stall_ratio != ratio and (
+            ratio is None or site.stall_ratio is None or not math.isclose(site.stall_ratio, ratio, rel_tol=1e-9)
+        ):
+            raise _DamagedField("is not the stall's share of the window", f"{where}.stall_ratio")
+    parts = [site.stall.total_ns if site.stall else None for site in analysis.sites]
+    parts += [analysis.omitted.stall_ns] if analysis.omitted else []
+    known = [part for part in parts if part is not None]
+    of_one_process = re.search(r"(^|; )process \d+", analysis.selection or "") is not None
+    incomplete = of_one_process or len(known) < len(parts)
+    if analysis.stall_ns is not None and (
+        sum(known) > analysis.stall_ns or (sum(known) < analysis.stall_ns and not incomplete)
+    ):
+        raise _DamagedField("is not the sum of the stalls of the sites", ".stall_ns")
 
 
 def _check_device(device: model.Device, where: str) -> None:

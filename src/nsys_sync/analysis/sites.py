@@ -362,7 +362,7 @@ def limited(
         return sites, None
     stalls = [site.stall.total_ns if site.stall else None for site in left_out]
     reasons = [f"--top {top}"] if too_many else []
-    reasons += [f"--min-stall {min_stall_ns} ns"] if too_little else []
+    reasons += [f"--min-stall {_as_typed(min_stall_ns)}"] if too_little else []
     return tuple(kept), model.Omitted(
         sites=len(left_out),
         calls=sum(site.calls for site in left_out),
@@ -370,6 +370,12 @@ def limited(
         blocked_ns=sum(site.blocked.total_ns for site in left_out),
         reason=" and ".join(reasons),
     )
+
+
+def _as_typed(ns: int) -> str:
+    """`1500000` → `1500us`: the largest unit that leaves a whole number."""
+    units = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000}
+    return next((f"{ns // scale}{unit}" for unit, scale in units.items() if ns % scale == 0), f"{ns}ns")
 
 
 def site_id(key: SiteKey) -> str:

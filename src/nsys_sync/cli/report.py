@@ -19,6 +19,7 @@ from nsys_sync.cli.selection import (
     SkipFirstOption,
     SourceRootOption,
 )
+from nsys_sync.errors import UsageError
 
 
 def report(
@@ -65,6 +66,15 @@ def report(
     outputs = plan(formats or [], output, traces[0].stem + more, traces, per_operation=operations)
     selected = parse_range(time_range) if time_range is not None else None
     least = parse_duration(min_stall, "--min-stall") if min_stall is not None else 0
+
+    from nsys_sync.saved import is_saved_analysis
+
+    for trace in traces:
+        if trace.is_file() and is_saved_analysis(trace):
+            raise UsageError(
+                f"{trace}: is a saved report, and no trace. Hold it to budgets with nsys-sync check, compare it with "
+                "nsys-sync diff, or name the trace that it was made of"
+            )
 
     from nsys_sync.pipeline import analyze  # pandas and pyarrow, only now that the options make sense
 

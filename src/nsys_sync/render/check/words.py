@@ -30,7 +30,7 @@ def budget_title(budget: Budget) -> str:
     """What was asked for."""
     target = plain_name(budget.target or "", 120)
     if budget.kind == "max-stall":
-        return f"stall at most {ratio(budget.limit)} of the window"
+        return f"stall at most {_told_apart(budget.limit, budget.measured)} of the window"
     if budget.kind == "max-syncs-per-step":
         return f"at most {count(budget.limit, 'sync')} in any step"
     if budget.kind == "sync-free":
@@ -40,13 +40,22 @@ def budget_title(budget: Budget) -> str:
     return f"no site that is not in {target}"
 
 
+def _told_apart(part: float | None, other: float | None) -> str:
+    """`part` in percent, with enough digits to read otherwise than `other` where it is another."""
+    short = ratio(part)
+    if part is None or other is None or part == other or short != ratio(other):
+        return short
+    digits = next((n for n in range(2, 15) if f"{100 * part:.{n}f}" != f"{100 * other:.{n}f}"), 15)
+    return f"{100 * part:.{digits}f} %"
+
+
 def measured(budget: Budget, result: CheckResult) -> str:
     """What was found, with its unit and what it is a part of; or why that is not known."""
     if budget.state == "not known":
         return plain_name(budget.reason, _REASON_LENGTH)
     of = plain_name(budget.of, 200)
     if budget.kind == "max-stall":
-        return f"{ratio(budget.measured)} {of} of {duration(result.analysis.window_ns)}"
+        return f"{_told_apart(budget.measured, budget.limit)} {of} of {duration(result.analysis.window_ns)}"
     if budget.measured is None:  # the allowed sites' part of them is not known
         return f"{count(len(budget.violations), 'site')} {of}"
     if budget.kind == "baseline":
