@@ -288,6 +288,11 @@ def test_a_cause_that_the_calls_alone_said_may_be_another() -> None:
     assert forbidding("cpu-index", alone).state == "not known"
     assert forbidding("scalar-read", alone).state == "held"
     assert forbidding("cpu-index", replace(alone, native_stack=(0,))).state == "held"
+    free = Kind("cudaFree", ("cudaFree",), None, None, None, None)
+    alone = replace(make_site(1, "f", 1, 100, native=(), cause=Cause("free", "certain", ("cudaFree",))), kind=free)
+    assert forbidding("allocator-retry", alone).state == "not known"
+    assert forbidding("empty-cache", replace(alone, located_by=(("thread", 40),))).state == "not known"
+    assert forbidding("print", alone).state == forbidding("memset", alone).state == "held"
 
 
 def test_causes_of_captures_without_stacks_or_source(capture: Capture) -> None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from nsys_sync import model
 from nsys_sync.analysis.advice import CAUSES
-from nsys_sync.analysis.causes import FROM_CALLS_ALONE, RULES, UNKNOWN, told_by
+from nsys_sync.analysis.causes import RULES, UNKNOWN, told_by
 from nsys_sync.analysis.verdict import IN_TRACE
 from nsys_sync.errors import UsageError
 
@@ -349,7 +349,7 @@ def _lacks(cause: str, site: model.Site) -> str | None:
     told = told_by(cause, site.kind)
     if "Python" in told and not _in_python(site):
         return f"no Python stack; {HOW_TO_GET_STACKS} --all-backtraces, or allow what has none"
-    by_calls = site.cause.id in FROM_CALLS_ALONE and site.cause.certainty != "certain"
+    by_calls = not any(fact.startswith(("native frame", "Python frame")) for fact in site.cause.evidence)
     if "native" in told and by_calls and not site.native_stack:
         return f"no native stack; {HOW_TO_GET_STACKS} --all-backtraces"
     if asked != cause and site.cause.id == asked and site.source is None:

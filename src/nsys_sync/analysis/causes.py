@@ -229,9 +229,6 @@ RULES: tuple[Rule, ...] = (
     Rule("free", None, FREE),
 )
 
-FROM_CALLS_ALONE = frozenset(rule.cause for rule in RULES if not (rule.python or rule.binding or rule.inner))
-"""Causes that need no stack, and so stand where another one's stack is missing."""
-
 
 @dataclass(frozen=True)
 class Facts:
