@@ -33,6 +33,7 @@ FORBIDDEN = {
     "model.py": ("nsys_sync",),
     "errors.py": ("nsys_sync",),
     "source_files.py": ("nsys_sync",),
+    "home_folders.py": ("nsys_sync",),
     "saved.py": tuple(f"nsys_sync.{part}" for part in ("trace", "analysis", "render", "pipeline", "cli", "nsys")),
     "pipeline.py": ("nsys_sync.render", "nsys_sync.cli", "sqlite3", "adbc_driver_sqlite", "adbc_driver_manager"),
 }

@@ -284,14 +284,14 @@ def test_a_second_scrub_finds_nothing_to_remove_but_keeps_all(tmp_path: Path) ->
 
 def test_different_people_stay_different_paths(tmp_path: Path) -> None:
     b = TraceBuilder()
-    program(b, 100, "/mnt/home/ann/x.py")
-    program(b, 200, "/mnt/home/ben/x.py")
+    program(b, 100, "/opt/home/ann/x.py")
+    program(b, 200, "/opt/home/ben/x.py")
     path = written(b, tmp_path)
     sites = len(analyze(path).sites)
     scrub(path)
     assert len(analyze(path).sites) == sites
     kept = {value for (value,) in query(path, "SELECT value FROM StringIds WHERE value LIKE '%x.py'")}
-    assert kept == {"/mnt/home/USER/x.py", "/mnt/home/USER2/x.py"}
+    assert kept == {"/opt/home/USER/x.py", "/opt/home/USER2/x.py"}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 
+from nsys_sync.home_folders import without_home_folders
+
 _LIBRARY = re.compile(
     r"""
     /(?:site|dist)-packages/                    # installed packages
@@ -16,10 +18,6 @@ _LIBRARY = re.compile(
     re.VERBOSE,
 )
 _NOTEBOOK_CELL = re.compile(r"^<ipython-input-|^<stdin>$|/ipykernel_\d+/")
-_HOME = re.compile(
-    r"(?<![\w./~-])(?:(?:/var|/mnt)?/home/[^/\s:'\"]+|/root|/Users/[^/\s:'\"]+|[A-Za-z]:[\\/]Users[\\/][^\\/\s]+)"
-    r"(?=[\\/\s:,;.'\")\]]|$)"
-)
 
 
 def is_user_code(path: str, user_globs: Iterable[str] = (), library_globs: Iterable[str] = ()) -> bool:
@@ -40,7 +38,7 @@ def is_user_code(path: str, user_globs: Iterable[str] = (), library_globs: Itera
 
 def shown(text: str, private_names: Mapping[str, str]) -> str:
     """A path or other text of a trace with home folders as `~`, and each private name as what stands for it."""
-    text = _HOME.sub("~", text)
+    text = without_home_folders(text)
     for name, stands_for in private_names.items():
         text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", stands_for, text)
     return text

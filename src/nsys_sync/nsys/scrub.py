@@ -30,6 +30,7 @@ from urllib.parse import quote
 import numpy as np
 
 from nsys_sync.errors import OutputError, TraceError
+from nsys_sync.home_folders import without_home_folders
 from nsys_sync.trace import python_backtrace as backtrace
 from nsys_sync.trace import read
 from nsys_sync.trace import schema as s
@@ -533,15 +534,8 @@ class _Payloads:
 # ---- names
 
 _NAME = r"""[^/\\\s"'`<>|:;,()\[\]{}=&*?]+"""
-_HOME_PATH = re.compile(
-    r"^(?:/home/[^/]+|/root|/Users/[^/]+|/var/home/[^/]+|[A-Za-z]:[\\/]Users[\\/][^\\/]+)(?=[\\/]|$)"
-)
-"""A path in a home folder, as `analysis.user_code.shown` knows it."""
-_HOME_IN_TEXT = re.compile(
-    rf"(?<![\w.~-])(?:(?:/var)?/home/{_NAME}|/Users/{_NAME}|/root(?![\w.-])|[A-Za-z]:[\\/]+Users[\\/]+{_NAME})"
-)
 _HOME_INSIDE = re.compile(rf"(?<=[\w.-])(/home/|/Users/)({_NAME})(?=/)")
-"""`/mnt/home/NAME/…`: a home folder that is mounted elsewhere."""
+"""`…/home/NAME/…` in a path that `without_home_folders` does not take for one in a home folder."""
 _LANDMARKS = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python\d+(?:\.\d+)?/|/python\d+\.zip/|torchinductor_|/\.triton/cache/"
     r"|/torch_compile_debug/|<ipython-input-|/ipykernel_\d+/|torch/_tensor_str\.py$"
@@ -630,8 +624,7 @@ class _Names:
             return value
         for there, here in self.renamed_folders:
             value = value.replace(there, here)
-        value = _unless_hidden(value, lambda text: _HOME_PATH.sub("~", text))
-        value = _unless_hidden(value, lambda text: _HOME_IN_TEXT.sub("~", text))
+        value = _unless_hidden(value, without_home_folders)
         value = _unless_hidden(value, lambda text: _HOME_INSIDE.sub(lambda m: m[1] + self.alias(m[2]), text))
         users = self.users_in_paths if is_path else self.users_in_texts
         if users is not None:
