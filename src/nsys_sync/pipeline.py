@@ -132,7 +132,7 @@ def _attribute(file: SqliteFile, name: str, options: Options) -> Attributed:
     operations, is_sync_call = sync_operations(trace, calls)
     accounts = of_device(trace, account(trace, calls, operations, is_sync_call), options.device)
     selection = select(trace, [(one.time.window_start, one.time.window_end) for one in accounts], options)
-    steps, step_pattern = steps_of(trace, selection)
+    steps, step_pattern = steps_of(trace, calls, selection)
     python = locate_in_python(trace, calls, operations, options)
     chain_id = native_chains(trace, calls, operations)
     return Attributed(

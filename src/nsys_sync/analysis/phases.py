@@ -21,7 +21,15 @@ LIBRARY_DOMAINS = frozenset(
     | {"cuSPARSE", "cuTENSOR", "CUTLASS", "TensorRT", "NVSHMEM", "libcudf", "RMM", "DALI", "OpenACC", "UCX"}
 )
 """NVTX domains in which libraries mark their own calls: they are no steps of the user's program."""
+XLA_DOMAIN = "TSL"
+XLA_NAMES = re.compile(r"Xla|Thunk")
+"""How XLA's ranges begin; the domain is open to a JAX program's own annotations too."""
 FEWEST_STEPS = 3
+STEPS_COVER = 0.5
+"""Ranges whose name does not number steps are steps only if they cover as much of their own time."""
+STEP_NAME = re.compile(
+    r"(?:train(?:ing)?[\W_]*|profiler)?(?:step|iter(?:ation)?|(?:mini)?[\W_]*batch)[\W_]*", re.IGNORECASE
+)
 LOADING_ENDS_AFTER_LAUNCHES = 256
 """Module loading is start-up while fewer launches than this lie between two loads (first-use loading in a loop)."""
 
@@ -50,8 +58,11 @@ def user_ranges(trace: Trace) -> pd.DataFrame:
     nvtx = trace.nvtx
     if not len(nvtx):
         return nvtx
-    theirs = [domain for domain in nvtx["domain"].cat.categories if domain in LIBRARY_DOMAINS]
-    return nvtx[~nvtx["domain"].isin(theirs)]
+    theirs = nvtx["domain"].isin([domain for domain in nvtx["domain"].cat.categories if domain in LIBRARY_DOMAINS])
+    if XLA_DOMAIN in nvtx["domain"].cat.categories:
+        names = [name for name in nvtx["name"].cat.categories if XLA_NAMES.match(str(name))]
+        theirs |= (nvtx["domain"] == XLA_DOMAIN) & nvtx["name"].isin(names)
+    return nvtx[~theirs]
 
 
 def select(trace: Trace, device_windows: Sequence[tuple[int, int]], options: Options) -> Selection:
@@ -122,36 +133,64 @@ def families(nvtx: pd.DataFrame) -> tuple[IntArray, tuple[str, ...]]:
     return family_of[codes], tuple(labels)
 
 
-def steps_of(trace: Trace, selection: Selection) -> tuple[pd.DataFrame | None, str]:
+def steps_of(trace: Trace, calls: Calls, selection: Selection) -> tuple[pd.DataFrame | None, str]:
     """The chosen NVTX ranges, else the program's loop where one is found; and what they are called."""
     if selection.steps is not None:
         return selection.steps, selection.nvtx_pattern or ""
-    found = find_steps(trace)
+    found = find_steps(trace, calls)
     return (None, "") if found is None else (found[1], found[0])
 
 
-def find_steps(trace: Trace) -> tuple[str, pd.DataFrame] | None:
-    """The family of user ranges that looks like the program's loop: at least three ranges on some thread, one after
-    the other, that cover more of one thread's time than any other family. None if there is no such family. A range open
-    when the capture ended is no whole step.
+def find_steps(trace: Trace, calls: Calls) -> tuple[str, pd.DataFrame] | None:
+    """The family of user ranges that is the program's loop, and its ranges; None where none convinces.
+
+    A family convinces if some thread has at least three of its ranges, one after the other, and its name numbers steps
+    (`step *`, `iteration *`, `batch *`, `train_step *`), or its ranges cover at least half of the time from the end of
+    a thread's first one (the warm-up) to the end of its last. Among those, a name that numbers steps goes before any
+    other (`step *` before the epochs around it), then the family in whose ranges their own threads launch most GPU
+    work, then the one that covers most time. A range open when the capture ended is no whole step.
     """
     ranges = user_ranges(trace)
     ranges = ranges[ranges["is_push_pop"] & (ranges["end_ns"] != NEVER_ENDED)] if len(ranges) else ranges
     if len(ranges) < FEWEST_STEPS:
         return None
     codes, labels = families(ranges)
-    best: tuple[int, str, pd.DataFrame] | None = None
+    launches = _launches_by_thread(calls)
+    best: tuple[tuple[bool, int, int], str, pd.DataFrame] | None = None
     counts = np.bincount(codes, minlength=len(labels))
     for code in np.flatnonzero(counts >= FEWEST_STEPS):
         own = ranges[codes == code].sort_values(["global_tid", "start_ns"], kind="stable")
         start, end, tid = (own[name].to_numpy() for name in ("start_ns", "end_ns", "global_tid"))
-        nested = (tid[1:] == tid[:-1]) & (start[1:] < end[:-1])
-        if nested.any() or np.unique(tid, return_counts=True)[1].max() < FEWEST_STEPS:
+        if ((tid[1:] == tid[:-1]) & (start[1:] < end[:-1])).any():
             continue
-        covered = int(pd.Series(end - start).groupby(tid).sum().max())
-        if best is None or covered > best[0]:
-            best = (covered, labels[code], own.sort_values("start_ns", kind="stable").reset_index(drop=True))
+        tids, first, number = np.unique(tid, return_index=True, return_counts=True)
+        looping = number >= FEWEST_STEPS
+        last = first + number - 1
+        span = int((end[last] - end[first])[looping].sum())
+        before = np.concatenate(([0], np.cumsum(end - start)))
+        after_first = int((before[last + 1] - before[first + 1])[looping].sum())
+        numbers_steps = own["name"].nunique() > 1 and STEP_NAME.fullmatch(labels[code]) is not None
+        if not looping.any() or not (numbers_steps or after_first >= STEPS_COVER * span):
+            continue
+        inside = sum(_number_inside(launches.get(one), start[tid == one], end[tid == one]) for one in tids.tolist())
+        rank = (numbers_steps, inside, int(before[-1]))
+        if best is None or rank > best[0]:
+            best = (rank, labels[code], own.sort_values("start_ns", kind="stable").reset_index(drop=True))
     return None if best is None else (best[1], best[2])
+
+
+def _launches_by_thread(calls: Calls) -> dict[int, IntArray]:
+    """When each thread (its global id) launched GPU work, in order."""
+    launching = distinct(calls.launched_by[calls.launched_by >= 0])  # sorted by (thread, start), as calls are
+    thread, first = np.unique(calls.thread[launching], return_index=True)
+    times = np.split(calls.start[launching], first[1:])
+    return dict(zip(calls.global_tids[thread].tolist(), times, strict=False))
+
+
+def _number_inside(times: IntArray | None, start: IntArray, end: IntArray) -> int:
+    if times is None:
+        return 0
+    return int((np.searchsorted(times, end) - np.searchsorted(times, start)).sum())
 
 
 def startup_ends(trace: Trace, calls: Calls, steps: pd.DataFrame | None) -> list[StartupEnd]:
