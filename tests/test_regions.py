@@ -80,6 +80,51 @@ def test_threads_without_ranges_count_with_those_of_their_process(tmp_path: Path
     assert figures(regions_of(b.write(tmp_path / "trace.sqlite"))) == [("step *", 3, 3, 2, 2)]
 
 
+def test_a_thread_with_ranges_of_its_own_does_not_count_for_another(tmp_path: Path) -> None:
+    b, main = program()
+    main.nvtx("step", 0, 50)
+    worker = main.process.thread(101)
+    worker.nvtx("load", 10, 20)
+    waits(main, 5)
+    waits(worker, 15, 30)
+    assert figures(regions_of(b.write(tmp_path / "trace.sqlite"))) == [("step", 1, 1, 0, 1), ("load", 1, 1, 0, 1)]
+
+
+def test_a_start_end_range_holds_all_threads_of_its_process(tmp_path: Path) -> None:
+    b, main = program()
+    worker = main.process.thread(101)
+    main.nvtx("epoch", 0, 50, start_end=True)
+    worker.nvtx("epoch", 60, 80, start_end=True)  # the process's second, whoever begins it
+    main.nvtx("step", 0, 40)
+    worker.nvtx("load", 10, 20)
+    waits(main, 5, 45, 70, 90)
+    waits(worker, 15, 55)
+    waits(main.process.thread(102), 30)
+    waits(b.process(200).thread(200), 6)
+    assert figures(regions_of(b.write(tmp_path / "trace.sqlite"))) == [
+        ("epoch", 2, 5, 1, 2),
+        ("step", 1, 2, 0, 1),  # at 5, and at 30 on the thread without ranges
+        ("load", 1, 1, 0, 1),
+    ]
+
+
+def test_a_thread_with_start_end_ranges_only_has_none_of_its_own(tmp_path: Path) -> None:
+    b, main = program()
+    main.nvtx("step", 0, 50)
+    worker = main.process.thread(101)
+    worker.nvtx("epoch", 0, 80, start_end=True)
+    waits(worker, 15, 60)
+    assert figures(regions_of(b.write(tmp_path / "trace.sqlite"))) == [("epoch", 1, 2, 0, 1), ("step", 1, 1, 0, 1)]
+
+
+def test_both_kinds_of_one_name_count_an_operation_once(tmp_path: Path) -> None:
+    b, main = program()
+    main.nvtx("epoch", 0, 50, start_end=True)
+    main.nvtx("epoch", 10, 60)
+    waits(main, 5, 20, 55)
+    assert figures(regions_of(b.write(tmp_path / "trace.sqlite"))) == [("epoch", 2, 3, 0, 2)]
+
+
 def test_a_range_without_syncs_is_worth_saying(tmp_path: Path) -> None:
     b, thread = program()
     thread.nvtx("clean", 0, 50)
@@ -150,7 +195,7 @@ def test_all_sites_are_listed_those_with_most_operations_first(tmp_path: Path) -
 # ---------------------------------------------------------------------------------------------------- a slow reading
 
 NAMES = ("step 1", "step 2", "forward", "block")
-Drawn = tuple[int, int, str, int, int | None]
+Drawn = tuple[int, int, str, int, int | None, bool]
 drawn_ranges = st.lists(
     st.tuples(
         st.integers(0, 1),
@@ -158,6 +203,7 @@ drawn_ranges = st.lists(
         st.sampled_from(NAMES),
         st.integers(-10, 80),
         st.integers(0, 40) | st.none(),
+        st.booleans(),
     ),
     max_size=9,
 )
@@ -170,10 +216,10 @@ def slow_regions(
     shown = trace_operations(one)
     last = max([account.time.window_end for account in one.accounts] + one.operations.end.tolist())
     ranges = []
-    for process, thread, name, start, length in drawn:
+    for process, thread, name, start, length, start_end in drawn:
         pid = 100 * (process + 1)
         end = max(last, start) if length is None else start + length
-        ranges.append((pid, pid + thread, name, start, end))
+        ranges.append((pid, -1 if start_end else pid + thread, name, start, end))
     names = {family(name): {r[2] for r in ranges if family(r[2]) == family(name)} for _, _, name, _, _ in ranges}
     result = set()
     for label, members in names.items():
@@ -187,22 +233,22 @@ def slow_regions(
                 if not any(q[3] <= r[3] < q[4] and r[4] <= q[4] for q in candidates[:i])
             ]
 
-        by_thread = [r for tid in {r[1] for r in own} for r in outer([r for r in own if r[1] == tid])]
-        firsts = {
-            min((r for r in by_thread if r[1] == tid), key=lambda r: r[5])[5] for tid in {r[1] for r in by_thread}
-        }
+        owners = {r[:2] for r in own}  # a process and its thread, or -1
+        by_owner = [r for owner in owners for r in outer([r for r in own if r[:2] == owner])]
+        firsts = {min((r for r in by_owner if r[:2] == owner), key=lambda r: r[5])[5] for owner in owners}
         inside: Counter[int] = Counter()
-        selected = {
-            r[5] for r in by_thread if time_range is None or min(r[4], time_range[1]) > max(r[3], time_range[0])
-        }
+        selected = {r[5] for r in by_owner if time_range is None or min(r[4], time_range[1]) > max(r[3], time_range[0])}
         for i in range(len(shown)):
             tid = int(one.calls.global_tids[shown.thread[i]]) & PID_MASK
             pid = int(one.calls.processes[shown.process[i]]) & PID_MASK
             if tid in {r[1] for r in ranges}:
-                candidates = [r for r in by_thread if r[1] == tid]
+                of_threads = [r for r in by_owner if r[1] == tid]
             else:
-                candidates = outer([r for r in own if r[0] == pid])
-            around = [r for r in candidates if r[3] <= shown.start[i] < r[4]]
+                of_threads = outer([r for r in own if r[0] == pid and r[1] >= 0])
+            for candidates in ([r for r in by_owner if r[:2] == (pid, -1)], of_threads):
+                around = [r for r in candidates if r[3] <= shown.start[i] < r[4]]
+                if around:
+                    break
             if around and max(around, key=lambda r: r[5])[5] in selected:
                 inside[max(around, key=lambda r: r[5])[5]] += 1
         after_first = sum(count for number, count in inside.items() if number not in firsts)
@@ -219,9 +265,9 @@ def test_regions_as_a_slow_reading_finds_them(
 ) -> None:
     b = plan.build()
     drawn = [one for one in drawn if one[0] < len(b.processes)]
-    for process, thread, name, start, length in drawn:
+    for process, thread, name, start, length, start_end in drawn:
         end = None if length is None else start + length
-        b.processes[process].thread(100 * (process + 1) + thread).nvtx(name, start, end)
+        b.processes[process].thread(100 * (process + 1) + thread).nvtx(name, start, end, start_end=start_end)
     path = b.write(tmp_path / "trace.sqlite", shuffle=plan.shuffle)
     try:
         found = regions_of(path, Options(time_range=time_range))
@@ -248,11 +294,11 @@ def test_the_steps_of_sync_heavy(capture: Capture, schema: str) -> None:
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_ranges_of_two_threads(capture: Capture, schema: str) -> None:
     assert figures(regions_of(capture(f"nvtx_threads.schema-{schema}"))) == [
+        ("epoch", 1, 191, 0, 1),  # a start/end range over both threads: all but the one in main, after it
         ("eval", 20, 80, 74, 20),
         ("forward", 30, 60, 56, 30),
         ("step *", 15, 60, 56, 15),
         ("block", 15, 30, 28, 15),
         ("attention", 30, 30, 28, 30),
         ("optimizer", 15, 15, 14, 15),
-        ("epoch", 1, 0, 0, 0),
     ]

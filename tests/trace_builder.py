@@ -611,15 +611,22 @@ class ThreadBuilder:
         )
 
     def nvtx(
-        self, name: str, start: int, end: int | None, domain: str | None = None, *, registered: bool = False
+        self,
+        name: str,
+        start: int,
+        end: int | None,
+        domain: str | None = None,
+        *,
+        registered: bool = False,
+        start_end: bool = False,
     ) -> None:
-        """A push/pop range. `registered` puts the name into StringIds, as registered strings are."""
+        """A push/pop range, or a start/end range. `registered` puts the name into StringIds, as such strings are."""
         text = {"textId": self.trace.string(name)} if registered else {"text": name}
         self.trace.row(
             "NVTX_EVENTS",
             start=start,
             end=end,
-            eventType=NVTX_PUSH_POP,
+            eventType=NVTX_START_END if start_end else NVTX_PUSH_POP,
             globalTid=self.global_tid,
             domainId=0 if domain is None else self.process.domain(domain, self),
             **text,

@@ -259,9 +259,11 @@ class Merge:
 class Region:
     """All NVTX ranges of one name (digits that vary are `*`), and the sync operations inside them.
 
-    A range inside another of the same name counts with the outer one. Operations on threads without ranges of their
-    own (autograd's) count for the ranges of the process's other threads. `operations_after_first` leaves out each
-    thread's first range, its warm-up. `sites` are the ids of all sites in it, most operations first.
+    A push/pop range holds the operations of its own thread, and those of threads without push/pop ranges (autograd's);
+    what another thread with ranges of its own does meanwhile is not counted. A start/end range belongs to no thread: it
+    holds the operations of all threads of its process. A range inside another of the same name counts with the outer
+    one. `operations_after_first` leaves out each thread's first range (of start/end ranges each process's), its
+    warm-up. `sites` are the ids of all sites in it, most operations first.
     """
 
     name: str

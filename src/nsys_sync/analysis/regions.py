@@ -27,7 +27,7 @@ LISTED_BY_TIME = 20
 class _Ranges:
     """Ranges not inside another of their group, sorted by (group, start); `end` also where the group's next begins.
 
-    `row` is the range's index before.
+    `row` is the range's index in the table.
     """
 
     row: IntArray
@@ -41,36 +41,49 @@ def regions(
     """The regions inside the selection, most operations first, then longest; the 20 longest are always among them.
 
     `site_of_operation` has the code of each shown operation's site, an index into `site_ids`. An operation is in the
-    range in which it begins. Ranges count where they share time with the selection; each thread's first range of a
-    name is its first in the whole trace.
+    range in which it begins: a push/pop range of its own thread, or of its process where its thread has none, and a
+    start/end range of its process, whoever opened that. In both kinds of one name it counts once, for the start/end
+    range. Ranges count where they share time with the selection; each thread's (or process's) first range of a name is
+    its first in the whole trace.
     """
     table = _ranges_shown(one)
     if not len(table):
         return ()
     family, names = families(table)
-    tid = table["global_tid"].to_numpy()
+    size = len(names)
+    tid, of_thread = table["global_tid"].to_numpy(), table["is_push_pop"].to_numpy()
+    process = tid >> 24
     start, end = table["start_ns"].to_numpy(), _ends(one, table)
-    by_thread = _outermost(start, end, _group(tid, family, len(names)))
-    by_process = _outermost(start, end, _group(tid >> 24, family, len(names)))
+
+    def outermost(rows: BoolArray, owner: IntArray) -> _Ranges:
+        return _outermost(np.flatnonzero(rows), start, end, _group(owner, family, size))
+
+    of_processes = outermost(~of_thread, process)
+    by_thread = outermost(of_thread, tid)
+    by_process = outermost(of_thread, process)
+    leading = np.concatenate((of_processes.row, by_thread.row))
     is_first = np.zeros(len(table), dtype=bool)
-    leading = by_thread.row
-    thread_and_family = _group(tid, family, len(names))[leading]
-    is_first[leading[np.concatenate(([True], thread_and_family[1:] != thread_and_family[:-1]))]] = True
+    for ranges_of, owner in ((of_processes, process), (by_thread, tid)):
+        group = _group(owner, family, size)[ranges_of.row]
+        is_first[ranges_of.row] = np.diff(group, prepend=-1) != 0
 
     operation_tid = one.calls.global_tids[shown.thread]
-    has_own = np.isin(operation_tid, tid)
+    operation_process = operation_tid >> 24
+    has_own = np.isin(operation_tid, tid[of_thread])
     inside = [
+        _operations_inside(of_processes, process, operation_process, shown.start, np.ones_like(has_own)),
         _operations_inside(by_thread, tid, operation_tid, shown.start, has_own),
-        _operations_inside(by_process, tid >> 24, operation_tid >> 24, shown.start, ~has_own),
+        _operations_inside(by_process, process, operation_process, shown.start, ~has_own),
     ]
     row, operation = (np.concatenate(parts) for parts in zip(*inside, strict=True))
+    once = np.unique(family[row] * len(shown) + operation, return_index=True)[1]
+    row, operation = row[once], operation[once]
     time = _selected_ns(one, start[leading], end[leading])
     selected = np.zeros(len(table), dtype=bool)
     selected[leading] = (time > 0) | (one.selection.windows is None)
     in_range = selected[row]
     row, operation = row[in_range], operation[in_range]
 
-    size = len(names)
     operations = np.bincount(family[row], minlength=size)
     after_first = np.bincount(family[row[~is_first[row]]], minlength=size)
     used = np.zeros(len(table), dtype=bool)
@@ -122,16 +135,16 @@ def _group(owner: IntArray, family: IntArray, names: int) -> IntArray:
     return pd.factorize(owner, sort=True)[0] * names + family
 
 
-def _outermost(start: IntArray, end: IntArray, group: IntArray) -> _Ranges:
-    order = np.lexsort((-end, start, group))
-    group, start, end = group[order], start[order], end[order]
+def _outermost(rows: IntArray, start: IntArray, end: IntArray, group: IntArray) -> _Ranges:
+    rows = rows[np.lexsort((-end[rows], start[rows], group[rows]))]
+    group, start, end = group[rows], start[rows], end[rows]
     latest_end = pd.Series(end).groupby(group).cummax().to_numpy()
-    outer = np.ones(len(order), dtype=bool)
+    outer = np.ones(len(rows), dtype=bool)
     outer[1:] = (group[1:] != group[:-1]) | (end[1:] > latest_end[:-1]) | (start[1:] >= latest_end[:-1])
     group, start, end = group[outer], start[outer], end[outer]
     followed = np.flatnonzero(group[1:] == group[:-1])
     end[followed] = np.minimum(end[followed], start[followed + 1])
-    return _Ranges(order[outer], start, end)
+    return _Ranges(rows[outer], start, end)
 
 
 def _operations_inside(
