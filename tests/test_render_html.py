@@ -93,7 +93,7 @@ def test_the_page_says_what_it_shall(browser: Browser, tmp_path: Path) -> None:
     opened = Opened(browser, tmp_path, render_sample.gpu_bound())
     page = opened.page
     assert page.locator("h1").inner_text() == (
-        "GPU idle 16.3 % of 634 ms; 15.4 % (97.6 ms) because of 5 sync sites; "
+        "GPU idle 16.3 % of 634 ms; 15.4 % (97.6 ms) because of 5 of 6 sync sites; "
         "worst: read_loss gpu_bound.py:28, 53.3 ms over 40 calls"
     )
     assert page.locator("h2").all_inner_texts() == [

@@ -112,9 +112,11 @@ def test_a_real_capture(capture: Capture) -> None:
     analysis = analyze(capture("sync_heavy.schema-3.20.3"))
     text = render_markdown(analysis)
     require_harmless(text, own_links(analysis))
-    assert text.startswith(r"**GPU idle 75.6 % of 222 ms; 9.7 % (21.5 ms) because of 14 sync sites; worst: log\_loss")
+    assert text.startswith(
+        r"**GPU idle 75.6 % of 222 ms; 9.7 % (21.5 ms) because of 14 of 15 sync sites; worst: log\_loss"
+    )
     assert (
-        "| 1 | 7.13 ms | 3.2 % | 20 | 7.13 ms | `workspace/sync_heavy.py:20` `log_loss` | **not known**; reads" in text
+        "| 1 | 7.13 ms | 3.2 % | 20 | 7.13 ms | `/workspace/sync_heavy.py:20` `log_loss` | **not known**; reads" in text
     )
     assert "5 more sites below the table's end: 77 calls" in text
     assert "<details><summary>What to do about <code>log_loss sync_heavy.py:20</code>" in text

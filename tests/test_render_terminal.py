@@ -34,7 +34,7 @@ def render(analysis: Analysis, width: int = 100, color: bool = False, top: int =
 def test_the_first_line_is_the_answer() -> None:
     first = render(render_sample.gpu_bound(), width=200).splitlines()[0]
     assert first == (
-        "GPU idle 16.3 % of 634 ms; 15.4 % (97.6 ms) because of 5 sync sites; "
+        "GPU idle 16.3 % of 634 ms; 15.4 % (97.6 ms) because of 5 of 6 sync sites; "
         "worst: read_loss gpu_bound.py:28, 53.3 ms over 40 calls"
     )
 
@@ -139,6 +139,8 @@ What to do
    on the GPU, read once): 60 reads in 20 runs, of which 20 would be left.
 
 Syncs inside NVTX ranges
+  Counted are syncs on the range's own thread and on threads without ranges; in start/end ranges, on
+  all threads.
  - step *: 200 syncs in 20 of 20 ranges, 190 of them after each thread's first (warm-up)
  - warm-up: 5 syncs in 1 of 2 ranges, none after each thread's first (warm-up)
  - sync-free: forward, optimizer

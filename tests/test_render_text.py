@@ -104,4 +104,7 @@ def test_short_file_keeps_the_nearest_folders() -> None:
     assert short_file("~/work/train/loop.py") == "train/loop.py"
     assert short_file("~/work/train/loop.py", 0) == "loop.py"
     assert short_file("C:\\work\\loop.py", 0) == "loop.py"
+    assert short_file("/workspace/loop.py") == "/workspace/loop.py"  # nothing but the root would be left out
+    assert short_file("/workspace/train/loop.py") == "train/loop.py"
+    assert short_file("/workspace/loop.py", 0) == "loop.py"
     assert short_file("<ipython-input-3>", 1) == "<ipython-input-3>"

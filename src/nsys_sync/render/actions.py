@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 TODO_SITES = 5
 """Sites that get a part of their own under "what to do"."""
 EVIDENCE_SHOWN = 3
+SYNCS_IN_RANGES = (
+    "Counted are syncs on the range's own thread and on threads without ranges; in start/end ranges, on all threads."
+)
 DYNAMIC_SHAPE = "Data-dependent shape: also breaks CUDA-graph capture."
 VERDICTS: dict[DependencyKind, str] = {
     "false": "can go",

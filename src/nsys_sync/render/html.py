@@ -68,6 +68,7 @@ def render_html(analysis: Analysis) -> str:
         "verdicts": actions.VERDICTS,
         "verdicts_sentence": actions.verdicts_sentence(analysis),
         "action_notes": [*actions.redundant_sentences(analysis.sites), *actions.merge_sentences(analysis)],
+        "syncs_in_ranges": actions.SYNCS_IN_RANGES,
         "regions": [(trace, _most_syncs(trace)) for trace in summary.shown_traces(analysis) if trace.regions],
         "host_work": [
             (

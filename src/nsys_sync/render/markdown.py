@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nsys_sync.render.actions import (
     DYNAMIC_SHAPE,
+    SYNCS_IN_RANGES,
     causes_by_id,
     code_lines,
     cost_phrase,
@@ -89,7 +90,7 @@ def _blocks(analysis: Analysis) -> Iterable[str]:
     for trace in shown_traces(analysis):
         regions = region_sentences(trace.regions)
         if regions:
-            yield details(f"Syncs inside NVTX ranges{_of(trace, analysis)}", listed(regions))
+            yield details(f"Syncs inside NVTX ranges{_of(trace, analysis)}", SYNCS_IN_RANGES, listed(regions))
     yield details("Where the GPU's time went", *_time(analysis))
     for trace in shown_traces(analysis):
         host_bound = list(_host_bound(trace))

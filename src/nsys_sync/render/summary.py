@@ -74,7 +74,9 @@ def _caused_sentence(analysis: Analysis, caused: int | None) -> str:
         shown = "the sync calls shown" if analysis.stall_ns else "sync calls"
         return f"none of it because of {shown} ({count(_sites(analysis), 'sync site')})"
     with_stall = sum(1 for site in analysis.sites if site.stall and site.stall.total_ns)
-    sites = count(with_stall, "sync site")
+    all_sites = _sites(analysis)
+    sites = f"{count(with_stall)} of " if with_stall < all_sites else ""
+    sites += count(all_sites, "sync site")
     omitted = analysis.omitted
     if omitted and omitted.stall_ns:
         which = count(omitted.sites) if analysis.sites else "all"

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from nsys_sync.render.actions import (
     DYNAMIC_SHAPE,
+    SYNCS_IN_RANGES,
     causes_by_id,
     code_lines,
     cost_phrase,
@@ -287,6 +288,7 @@ def _what_to_do(analysis: Analysis, top: int) -> Iterable[RenderableType]:
             yield ""
             name = f" of {plain_name(trace.name)}" if len(analysis.traces) > 1 else ""
             yield Text(f"Syncs inside NVTX ranges{name}", style="bold")
+            yield indented(SYNCS_IN_RANGES)
             yield from bullets(regions)
 
 

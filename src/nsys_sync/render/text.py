@@ -83,9 +83,10 @@ def clip(text: str, length: int) -> str:
 
 
 def short_file(file: str, parents: int = 1) -> str:
-    """The file's name and its nearest `parents` folders."""
+    """The file's name and its nearest `parents` folders; a path from the root with no others stays whole."""
     parts = file.replace("\\", "/").split("/")
-    return "/".join(parts[-1 - parents :])
+    left_out = parts[: -1 - parents]
+    return file if left_out == [""] else "/".join(parts[len(left_out) :])
 
 
 def _three_digits(value: float) -> str:
