@@ -262,7 +262,10 @@ def test_markdown_of_a_real_capture(broken: CheckResult) -> None:
         "**nsys-sync check. Broken: of 4 budgets, 2 broken, 1 not known, 1 held.**\n\nGPU idle 75.6 %"
     )
     assert "| ❌ **broken** | stall at most 5.0 % of the window | 9.7 % of the window of 222 ms |" in text
-    assert "| `src/sync_heavy.py:44 print_tensor` | 16 calls, stall 202 µs | can go (likely), 2 of 20 steps; prints" in text
+    assert (
+        "| `src/sync_heavy.py:44 print_tensor` | 16 calls, stall 202 µs | can go (likely), 2 of 20 steps; prints"
+        in text
+    )
     assert "<details><summary>How to: Take the output out of the loop</summary>" in text
 
 
