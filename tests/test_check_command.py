@@ -81,7 +81,7 @@ def test_not_known_is_not_held(folder: Path) -> None:
 def test_allowed_and_stale(folder: Path) -> None:
     budgets = ["--forbid", "print", "--allow", "print_tensor=seen by a person", "--allow", "*/gone.py=was slow"]
     shown = checked("heavy.sqlite", *budgets, cwd=folder, status=0)
-    assert "print_tensor workspace/sync_heavy.py:44: seen by a person" in shown
+    assert "print_tensor /workspace/sync_heavy.py:44: seen by a person" in shown
     assert "Warning: The allow-list's file '*/gone.py' (was slow) matches no site" in shown
 
 
