@@ -7,23 +7,20 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from nsys_sync import __version__, model
 from nsys_sync.analysis.accounting import account, of_device
-from nsys_sync.analysis.advice import ADVICE, CAUSES
 from nsys_sync.analysis.attributed import Attributed
 from nsys_sync.analysis.calls import outermost_calls, require_process
 from nsys_sync.analysis.causes import NEEDLES, stack_kinds
 from nsys_sync.analysis.locate import locate_in_python, native_chains, without_python
-from nsys_sync.analysis.merges import READS, merge_runs, merges, read_together_first
+from nsys_sync.analysis.merges import merges_of, read_together_first
 from nsys_sync.analysis.operations import sync_operations
 from nsys_sync.analysis.operations_table import operations_table
 from nsys_sync.analysis.options import Options, TimeRange
 from nsys_sync.analysis.phases import select, startup_ends, steps_of
-from nsys_sync.analysis.sites import RankedSites, TraceOperations, limited, rank_sites
+from nsys_sync.analysis.sites import limited, rank_sites
 from nsys_sync.analysis.stacks import with_stacks
-from nsys_sync.analysis.summary import stall_of, trace_operations, trace_report, window_of
+from nsys_sync.analysis.summary import stall_of, texts_of, trace_operations, trace_report, window_of
 from nsys_sync.errors import UsageError
 from nsys_sync.nsys.export import Progress, cached_export, is_report
 from nsys_sync.nsys.find import find_nsys
@@ -93,12 +90,9 @@ def analyze(
             for one, shown, codes in zip(attributed, operations, ranked.site_of_operation, strict=True)
         ]
         sites, frames, native_frames = with_stacks(ranked, operations, attributed)
-    merged = _merges(attributed, operations, ranked)
+    merged = merges_of(attributed, operations, ranked)
     kept, omitted = limited(read_together_first(sites, merged), options.top, options.min_stall_ns)
-    slow_calls = {call.cause for report in reports if report.host_work for call in report.host_work.calls if call.cause}
-    causes = {site.cause.id for site in kept} | slow_calls
-    advice = {tried for site in kept for tried in site.advice}
-    advice |= {tried for cause in slow_calls for tried in CAUSES[cause].advice}
+    causes, advice = texts_of(kept, reports)
     return model.Analysis(
         schema_version=model.SCHEMA_VERSION,
         tool_version=__version__,
@@ -108,8 +102,8 @@ def analyze(
         stall_ns=stall_of(reports),
         sites=kept,
         omitted=omitted,
-        causes=tuple(entry.text for id, entry in CAUSES.items() if id in causes),
-        advice=tuple(one for id, one in ADVICE.items() if id in advice),
+        causes=causes,
+        advice=advice,
         merges=merged,
         frames=frames,
         native_frames=native_frames,
@@ -120,10 +114,14 @@ def analyze(
 def _attribute(file: SqliteFile, name: str, options: Options) -> Attributed:
     trace = replace(read_trace(file, NEEDLES), name=name)
 
+    sources: dict[str, SourceFile | None] = {}
+
     def read_user_sources(paths: Sequence[str]) -> dict[str, SourceFile]:
-        if options.no_source:
-            return {}
-        return read_sources(paths, trace.metadata.capture_start_utc, options.source_root)
+        new = [] if options.no_source else [path for path in paths if path not in sources]
+        if new:
+            found = read_sources(new, trace.metadata.capture_start_utc, options.source_root)
+            sources.update((path, found.get(path)) for path in new)
+        return {path: one for path in paths if (one := sources.get(path)) is not None}
 
     calls = outermost_calls(trace)
     # Of millions of rows, only what is still needed: memory that is free again is much faster than new memory.
@@ -152,19 +150,6 @@ def _attribute(file: SqliteFile, name: str, options: Options) -> Attributed:
         read_native=lambda chains: read_native_stacks(file, chains),
         read_sources=read_user_sources,
     )
-
-
-def _merges(
-    attributed: Sequence[Attributed], operations: Sequence[TraceOperations], ranked: RankedSites
-) -> tuple[model.Merge, ...]:
-    reads = np.array([site.cause.id in READS for site in ranked.sites], dtype=bool)
-    runs, sites = [], []
-    for one, shown, site in zip(attributed, operations, ranked.site_of_operation, strict=True):
-        of_all = np.full(len(one.operations), -1, dtype=np.int64)
-        of_all[shown.row] = site
-        runs.append(merge_runs(one.calls, one.operations, (of_all >= 0) & np.append(reads, False)[of_all]))
-        sites.append(of_all)
-    return merges(runs, sites, [site.id for site in ranked.sites])
 
 
 def _database(path: Path, progress: Progress) -> Path:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from textwrap import dedent
 
@@ -1599,3 +1599,15 @@ _ADVICE = (
 )
 
 ADVICE: Mapping[str, model.Advice] = {advice.id: advice for advice in _ADVICE}
+
+
+def cause_texts(ids: Iterable[str]) -> tuple[model.CauseText, ...]:
+    """The texts of these causes, each once, in the order of `CAUSES`."""
+    wanted = set(ids)
+    return tuple(entry.text for id, entry in CAUSES.items() if id in wanted)
+
+
+def advice_texts(ids: Iterable[str]) -> tuple[model.Advice, ...]:
+    """These pieces of advice, each once, in the order of `ADVICE`."""
+    wanted = set(ids)
+    return tuple(advice for id, advice in ADVICE.items() if id in wanted)

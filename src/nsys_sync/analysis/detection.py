@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from glob import escape
 
 from nsys_sync import __version__, model
-from nsys_sync.analysis.advice import ADVICE, CAUSES
+from nsys_sync.analysis.advice import advice_texts, cause_texts
 from nsys_sync.analysis.causes import UNKNOWN, Finding, find_cause_in_python
 from nsys_sync.analysis.expressions import Expressions, Operation
 from nsys_sync.analysis.source import Source
-from nsys_sync.analysis.user_code import is_user_code, shown
+from nsys_sync.analysis.user_code import is_user_code, python_location, shown
 from nsys_sync.analysis.verdict import FAMILY, Verdict, explain
 from nsys_sync.live.findings import Findings, RunningFrame, Wait
 
@@ -125,8 +125,8 @@ def detection(
         omitted_sites=len(omitted),
         omitted_calls=sum(site.calls for site in omitted),
         lost_calls=findings.lost + without_frames,
-        causes=tuple(entry.text for id, entry in CAUSES.items() if id in {site.cause.id for site in kept}),
-        advice=tuple(one for id, one in ADVICE.items() if id in {tried for site in kept for tried in site.advice}),
+        causes=cause_texts(site.cause.id for site in kept),
+        advice=advice_texts(tried for site in kept for tried in site.advice),
         unseen=UNSEEN,
     )
 
@@ -176,12 +176,11 @@ def _file_and_line(frame: RunningFrame) -> str:
 
 def _site(place: _Place, one: _Site, is_users: Callable[[RunningFrame], bool]) -> model.DetectedSite:
     file = shown(place.file, {})
-    label = f"{file.rsplit('/', 1)[-1]}:{place.line} {place.function}"
     commonest = max(one.waits, key=lambda wait: wait.count)
     key = (file, place.function, place.line, place.operation, place.cause)
     return model.DetectedSite(
         id=hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).hexdigest()[:12],
-        location=model.Location(label, place.function, file, place.line),
+        location=python_location(file, place.function, place.line),
         operation=place.operation,
         cause=one.verdict.cause,
         dependency=one.verdict.dependency,

@@ -24,6 +24,7 @@ from nsys_sync.analysis.python_work import (
     matching_rule,
 )
 from nsys_sync.analysis.samples import Samples, python_samples
+from nsys_sync.analysis.user_code import python_location
 from nsys_sync.trace.api_names import base_name
 from nsys_sync.trace.tables import BoolArray
 
@@ -236,8 +237,8 @@ def _rows(table: pd.DataFrame) -> Iterable[tuple[Any, ...]]:
 
 
 def _location(one: Attributed, file: int, line: int, function: int) -> model.Location:
-    path, name = one.shown(one.trace.python.files[file]), one.trace.python.functions[function]
-    return model.Location(f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line} {name}", name, path, line)
+    python = one.trace.python
+    return python_location(one.shown(python.files[file]), python.functions[function], line)
 
 
 def _inner(one: Attributed, function: int, file: int) -> str:

@@ -10,9 +10,11 @@ import pandas as pd
 
 from nsys_sync import model
 from nsys_sync.analysis.advice import FIRST_IF_SHOWN, FIRST_IF_UNUSED, READ_TOGETHER
+from nsys_sync.analysis.attributed import Attributed
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.intervals import IntArray
 from nsys_sync.analysis.operations import Operations
+from nsys_sync.analysis.sites import RankedSites, TraceOperations
 from nsys_sync.trace.api_names import ApiClass
 from nsys_sync.trace.tables import BoolArray
 
@@ -85,6 +87,20 @@ def merges(
         ids = tuple(site_ids[number] for number in site[entries].tolist())
         result.append(model.Merge(ids, int(run_count[code]), int(read_count[code])))
     return tuple(result)
+
+
+def merges_of(
+    attributed: Sequence[Attributed], operations: Sequence[TraceOperations], ranked: RankedSites
+) -> tuple[model.Merge, ...]:
+    """The merges of all traces; each trace with its shown operations."""
+    reads = np.array([site.cause.id in READS for site in ranked.sites], dtype=bool)
+    runs, sites = [], []
+    for one, shown, site in zip(attributed, operations, ranked.site_of_operation, strict=True):
+        of_all = np.full(len(one.operations), -1, dtype=np.int64)
+        of_all[shown.row] = site
+        runs.append(merge_runs(one.calls, one.operations, (of_all >= 0) & np.append(reads, False)[of_all]))
+        sites.append(of_all)
+    return merges(runs, sites, [site.id for site in ranked.sites])
 
 
 def read_together_first(sites: Sequence[model.Site], found: Sequence[model.Merge]) -> tuple[model.Site, ...]:

@@ -18,6 +18,7 @@ from nsys_sync.analysis.locate import EXACT, NATIVE, NVTX, THREAD
 from nsys_sync.analysis.sites import SiteKey, group_keys
 from nsys_sync.analysis.source import Source, SourceUse
 from nsys_sync.analysis.source_rules import RETURNED
+from nsys_sync.analysis.user_code import python_location
 from nsys_sync.analysis.verdict import FAMILY, explain, shows_call
 from nsys_sync.trace.api_names import base_name
 from nsys_sync.trace.schema import COPY_KINDS, MEMORY_KINDS
@@ -77,9 +78,7 @@ def sites_of(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tupl
     site_of_group = np.empty(len(first), dtype=np.int64)
     for code, (row, finding, use) in enumerate(zip(first.tolist(), findings, uses, strict=True)):
         if place[row] == 0:
-            path, name = files[file[row]], trace.python.functions[function[row]]
-            label = f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line[row]} {name}"
-            location = model.Location(label, name, path, int(line[row]))
+            location = python_location(files[file[row]], trace.python.functions[function[row]], int(line[row]))
         else:
             location = model.Location(
                 _other_label(one, int(how[row]), int(other[row]), native_names, nvtx_names), None, None, None
@@ -133,6 +132,7 @@ def _source_uses(
     A file is not believed where most of the lines that must show a certain call do not: it is another version.
     """
     sources = _Sources(one)
+    sources.read(np.unique(place.file[first]))
     uses: list[SourceUse | None] = []
     told: dict[int, list[bool]] = {}
     for row, finding in zip(first.tolist(), findings, strict=True):
@@ -179,23 +179,27 @@ def _in_callers(one: Attributed, sources: _Sources, rows: IntArray, use: SourceU
     for level in range(1, CALLERS_FOLLOWED + 1):
         if result.dependency is not None or result.reason != RETURNED or (frame + level >= end).any():
             return result if result.dependency is not None else use
-        calls = {
-            (int(python.frame_file[at]), int(python.frame_function[at]), int(python.frame_line[at]), callee)
-            for at, callee in zip(
-                (frame + level).tolist(), python.frame_function[frame + level - 1].tolist(), strict=True
-            )
-        }
+        at = frame + level
+        callers = (
+            python.frame_file[at],
+            python.frame_function[at],
+            python.frame_line[at],
+            python.frame_function[at - 1],
+        )
+        calls = np.unique(np.stack(callers), axis=1).T.tolist()
+        if len(calls) > CALLERS_READ:
+            return use
         found = [
-            source.use_of_result(python.functions[function], line, python.functions[callee]) if source else None
-            for file, function, line, callee in calls
+            source.use_of_result(python.functions[caller], line, python.functions[callee]) if source else None
+            for file, caller, line, callee in calls
             for source in [sources.of(file)]
         ]
-        decided = {(one.dependency, one.reason == RETURNED) for one in found if one is not None}
-        if len(calls) > CALLERS_READ or None in found or len(decided) != 1 or not found[0]:
+        decided = {(known.dependency, known.reason == RETURNED) for known in found if known is not None}
+        if None in found or len(decided) != 1 or not found[0]:
             return use
-        caller = found[0]
-        evidence = "; ".join(part for part in (result.evidence, caller.evidence) if part)
-        result = replace(use, dependency=caller.dependency, reason=caller.reason, certainty="likely", evidence=evidence)
+        there = found[0]
+        evidence = "; ".join(part for part in (result.evidence, there.evidence) if part)
+        result = replace(use, dependency=there.dependency, reason=there.reason, certainty="likely", evidence=evidence)
     return result if result.dependency is not None else use
 
 
@@ -205,6 +209,10 @@ class _Sources:
     def __init__(self, one: Attributed) -> None:
         self._one = one
         self._parsed: dict[int, tuple[Source, str] | None] = {-1: None}
+
+    def read(self, files: IntArray) -> None:
+        """All of these at once: a search below --source-root is then made once."""
+        self._one.read_sources([self._one.trace.python.files[file] for file in files.tolist() if file >= 0])
 
     def of(self, file: int) -> Source | None:
         entry = self._entry(file)

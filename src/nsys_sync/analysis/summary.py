@@ -9,6 +9,7 @@ import pandas as pd
 
 from nsys_sync import model
 from nsys_sync.analysis.accounting import DeviceAccount, graph_launches_without_gpu_work
+from nsys_sync.analysis.advice import CAUSES, advice_texts, cause_texts
 from nsys_sync.analysis.attributed import Attributed
 from nsys_sync.analysis.calls import PID_MASK
 from nsys_sync.analysis.host_work import LineText, host_work
@@ -39,6 +40,17 @@ def stall_of(reports: Sequence[model.TraceReport]) -> int | None:
     """The stall of all devices of all traces, None where any was refused an idle figure."""
     stalls = [device.stall_ns for report in reports for device in report.devices]
     return None if any(stall is None for stall in stalls) else sum(stall or 0 for stall in stalls)
+
+
+def texts_of(
+    sites: Sequence[model.Site], reports: Sequence[model.TraceReport]
+) -> tuple[tuple[model.CauseText, ...], tuple[model.Advice, ...]]:
+    """What the causes of the sites and of slow calls in host-bound time are, and what helps."""
+    works = [report.host_work for report in reports if report.host_work]
+    slow_calls = {call.cause for work in works for call in work.calls if call.cause}
+    advice = {tried for site in sites for tried in site.advice}
+    advice |= {tried for cause in slow_calls for tried in CAUSES[cause].advice}
+    return cause_texts({site.cause.id for site in sites} | slow_calls), advice_texts(advice)
 
 
 def trace_operations(one: Attributed) -> TraceOperations:

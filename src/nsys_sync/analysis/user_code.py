@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 
+from nsys_sync import model
 from nsys_sync.home_folders import without_home_folders
 
 _LIBRARY = re.compile(
@@ -42,3 +43,9 @@ def shown(text: str, private_names: Mapping[str, str]) -> str:
     for name, stands_for in private_names.items():
         text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", stands_for, text)
     return text
+
+
+def python_location(path: str, function: str, line: int) -> model.Location:
+    """A line of Python; `path` as it is shown."""
+    name = path.replace("\\", "/").rsplit("/", 1)[-1]
+    return model.Location(f"{name}:{line} {function}", function, path, line)

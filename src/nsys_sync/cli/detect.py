@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from nsys_sync.cli.outputs import SITES_IN_TERMINAL, Format, Output, OutputOption, for_terminal, plan, write_made
+from nsys_sync.cli.selection import LibraryCodeOption, UserCodeOption
 from nsys_sync.errors import NsysSyncError, UsageError
 
 if TYPE_CHECKING:
@@ -35,14 +36,8 @@ def detect(
         Optional[int],  # noqa: UP045
         typer.Option("--top", metavar="N", min=1, help="Only the N sites with most calls, in every format."),
     ] = None,
-    user_code: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--user-code", metavar="GLOB", help="Python files that are your own code. Repeatable."),
-    ] = None,
-    library_code: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--library-code", metavar="GLOB", help="Python files that are not. Wins over --user-code."),
-    ] = None,
+    user_code: UserCodeOption = None,
+    library_code: LibraryCodeOption = None,
     no_source: Annotated[
         bool, typer.Option("--no-source", help="Read no source files: fewer causes are known, and no line is quoted.")
     ] = False,

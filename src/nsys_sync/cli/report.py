@@ -12,12 +12,14 @@ from nsys_sync.cli.outputs import FormatsOption, OutputOption, plan, write
 from nsys_sync.cli.progress import shown_progress
 from nsys_sync.cli.selection import (
     DeviceOption,
+    LibraryCodeOption,
     NoSourceOption,
     NvtxOption,
     PidOption,
     RangeOption,
     SkipFirstOption,
     SourceRootOption,
+    UserCodeOption,
 )
 from nsys_sync.errors import UsageError
 
@@ -47,14 +49,8 @@ def report(
         Optional[str],  # noqa: UP045
         typer.Option("--min-stall", metavar="TIME", help="Only sites with at least this stall, such as 100us."),
     ] = None,
-    user_code: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--user-code", metavar="GLOB", help="Python files that are your own code. Repeatable."),
-    ] = None,
-    library_code: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--library-code", metavar="GLOB", help="Python files that are not. Wins over --user-code."),
-    ] = None,
+    user_code: UserCodeOption = None,
+    library_code: LibraryCodeOption = None,
     source_root: SourceRootOption = None,
     no_source: NoSourceOption = False,
 ) -> None:

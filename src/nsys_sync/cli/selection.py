@@ -28,3 +28,11 @@ SourceRootOption = Annotated[
     ),
 ]
 NoSourceOption = Annotated[bool, typer.Option("--no-source", help="Read and show no source lines.")]
+UserCodeOption = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--user-code", metavar="GLOB", help="Python files that are your own code. Repeatable."),
+]
+LibraryCodeOption = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--library-code", metavar="GLOB", help="Python files that are not. Wins over --user-code."),
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsys_sync.render import comparison as words
-from nsys_sync.render.markdown_text import code, escape_cell
+from nsys_sync.render.markdown_text import code, escape_cell, row
 from nsys_sync.render.summary import DEVICES_SHOWN, device_title
 from nsys_sync.render.text import count, plain_name
 
@@ -87,8 +87,8 @@ def _place_row(pair: Pair, titles: dict[str, str], *, figures: bool) -> str:
 
 def _table(title: str, rows: Sequence[Row]) -> Iterable[str]:
     yield from ("", f"| {title} | before | after | change |", "|---|---:|---:|---:|")
-    for row in rows:
-        yield f"| {escape_cell(row.label)} | {row.before} | {row.after} | {row.change} |"
+    for one in rows:
+        yield row(escape_cell(one.label), one.before, one.after, one.change)
 
 
 def _prose(sentence: str) -> str:

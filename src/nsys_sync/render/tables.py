@@ -13,7 +13,7 @@ import pyarrow.parquet
 from nsys_sync.render.text import plain
 
 if TYPE_CHECKING:
-    from nsys_sync.model import Analysis, Detection, Distribution
+    from nsys_sync.model import Analysis, DetectedSite, Detection, Distribution, Site
 
 SITES_SCHEMA = pa.schema(
     [
@@ -99,21 +99,8 @@ def detected_table(detection: Detection) -> pa.Table:
     """One row a site, in the order of the ranking."""
     rows: list[dict[str, Any]] = [
         {
-            "rank": rank,
-            "site_id": site.id,
-            "label": site.location.label,
-            "function": site.location.function,
-            "file": site.location.file,
-            "line": site.location.line,
+            **_what_it_is(rank, site),
             "operation": site.operation,
-            "cause": site.cause.id,
-            "cause_certainty": site.cause.certainty,
-            "dependency": site.dependency.kind,
-            "dependency_reason": site.dependency.reason or None,
-            "dependency_certainty": site.dependency.certainty,
-            "advice": " ".join(site.advice) or None,
-            "source": site.source.text if site.source else None,
-            "calls": site.calls,
             "stacks": site.stack_variants,
             "processes": len({thread.pid for thread in site.threads}),
         }
@@ -129,27 +116,14 @@ def sites_table(analysis: Analysis) -> pa.Table:
         steps = site.per_step
         rows.append(
             {
-                "rank": rank,
-                "site_id": site.id,
-                "label": site.location.label,
-                "function": site.location.function,
-                "file": site.location.file,
-                "line": site.location.line,
+                **_what_it_is(rank, site),
                 "kind": site.kind.label,
                 "operation": site.kind.operation,
                 "copy_kind": site.kind.copy_kind,
                 "src_memory": site.kind.src_memory,
                 "dst_memory": site.kind.dst_memory,
                 "apis": "; ".join(site.kind.apis),
-                "cause": site.cause.id,
-                "cause_certainty": site.cause.certainty,
-                "dependency": site.dependency.kind,
-                "dependency_reason": site.dependency.reason or None,
-                "dependency_certainty": site.dependency.certainty,
-                "advice": " ".join(site.advice) or None,
-                "source": site.source.text if site.source else None,
                 "redundant_calls": site.redundant_calls,
-                "calls": site.calls,
                 "stall_window_ratio": site.stall_ratio,
                 "window_ns": analysis.window_ns,
                 "idle_within_ns": site.idle_within_ns,
@@ -168,6 +142,26 @@ def sites_table(analysis: Analysis) -> pa.Table:
             }
         )
     return _table_of(rows, SITES_SCHEMA)
+
+
+def _what_it_is(rank: int, site: Site | DetectedSite) -> dict[str, Any]:
+    """The columns that both kinds of site have."""
+    return {
+        "rank": rank,
+        "site_id": site.id,
+        "label": site.location.label,
+        "function": site.location.function,
+        "file": site.location.file,
+        "line": site.location.line,
+        "cause": site.cause.id,
+        "cause_certainty": site.cause.certainty,
+        "dependency": site.dependency.kind,
+        "dependency_reason": site.dependency.reason or None,
+        "dependency_certainty": site.dependency.certainty,
+        "advice": " ".join(site.advice) or None,
+        "source": site.source.text if site.source else None,
+        "calls": site.calls,
+    }
 
 
 def _table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
