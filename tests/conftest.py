@@ -15,6 +15,12 @@ FIXTURES = Path(__file__).parent / "fixtures"
 Capture = Callable[[str], Path]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "met(point, case, answer): input that people have, and what becomes of it: a row of tests/CASES.md"
+    )
+
+
 @pytest.fixture(scope="session")
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
     """`capture("procs.schema-3.7.2")` → its unpacked SQLite file. Python backtraces that nsys left out are added."""
