@@ -177,7 +177,8 @@ def is_memset_name(name: str) -> bool:
 
 
 def _finished(start: int, end: int | None) -> bool:
-    return end is not None and end >= start
+    """An end of 0 is no end: that is how exports before 2022 wrote a missing one."""
+    return end is not None and end >= start and end != 0
 
 
 def read_calls(connection: sqlite3.Connection, names: dict[int, str]) -> list[Call]:
@@ -202,7 +203,7 @@ def read_calls(connection: sqlite3.Connection, names: dict[int, str]) -> list[Ca
                 outer = Call(thread >> 24, thread, start, end, base_name(name))
                 calls.append(outer)
                 open_calls.append(outer)
-            if correlation_id is not None:
+            if correlation_id is not None and correlation_id > 0:  # CUPTI counts from 1; 0 stands for none
                 outer.correlation_ids[correlation_id].add(base_name(name))
     return calls
 
@@ -257,7 +258,7 @@ def join_sync_rows(connection: sqlite3.Connection, calls: list[Call]) -> None:
             continue
         for correlation_id in call.correlation_ids:
             for start, end, context, stream in by_correlation.get((call.process, correlation_id), []):
-                if end is not None and call.start <= start and end <= call.end:
+                if end is not None and call.start <= start <= end <= call.end:
                     call.sync_rows.append((context, stream))
 
 

@@ -158,7 +158,7 @@ def _is_outermost(start: IntArray, end: IntArray, unfinished: BoolArray) -> Bool
 
 def _launching_rows(trace: Trace, processes: IntArray, may_launch: BoolArray) -> IntArray:
     """For each GPU row the API row that launched it, -1 without one: the earliest of its process and correlation id
-    whose name says that it may (`may_launch`, by name).
+    whose name says that it may (`may_launch`, by name). CUPTI counts from 1; a 0 stands for none.
     """
     start, global_tid, name = (trace.api[column].to_numpy() for column in ("start_ns", "global_tid", "name"))
     api_id, gpu_id = trace.api["correlation_id"].to_numpy(), trace.gpu["correlation_id"].to_numpy()
@@ -166,19 +166,20 @@ def _launching_rows(trace: Trace, processes: IntArray, may_launch: BoolArray) ->
     span = int(max(api_id.max(initial=0), gpu_id.max(initial=0))) + 1
     if span > 2**62 // (len(processes) + 1):
         values, ranks = np.unique(np.concatenate((api_id, gpu_id)), return_inverse=True)
-        ranks[values[ranks] < 0] = -1
-        api_id, gpu_id, span = ranks[: len(api_id)], ranks[len(api_id) :], len(values)
+        ranks += 1
+        ranks[values[ranks - 1] <= 0] = 0
+        api_id, gpu_id, span = ranks[: len(api_id)], ranks[len(api_id) :], len(values) + 1
 
     key = np.empty(len(gpu_id), dtype=np.int64)
     for own in blocks(len(key)):
         code = np.searchsorted(processes, gpu_process[own])
         code[code == len(processes)] = 0
-        known = (processes[code] == gpu_process[own]) & (gpu_id[own] >= 0)
+        known = (processes[code] == gpu_process[own]) & (gpu_id[own] > 0)
         key[own] = np.where(known, code * span + gpu_id[own], -1)
     keys = distinct(key)
     earliest = np.full(len(keys), -1, dtype=np.int64)
     for own in blocks(len(start)):
-        rows = own.start + np.flatnonzero(may_launch[name[own]] & (api_id[own] >= 0))
+        rows = own.start + np.flatnonzero(may_launch[name[own]] & (api_id[own] > 0))
         rows = rows[np.argsort(start[rows], kind="stable")[::-1]]  # the earliest is written last
         row_key = np.searchsorted(processes, global_tid[rows] >> 24) * span + api_id[rows]
         at = np.searchsorted(keys, row_key)

@@ -154,11 +154,10 @@ def _copies_followed_by_their_synchronize(trace: Trace, calls: Calls, copy: pd.D
         }
     )
     # Correlation ids can recur in a process, so the record must also lie inside the call.
-    joined = pairs_table[pairs_table["correlation_id"] >= 0].merge(
+    joined = pairs_table[pairs_table["correlation_id"] > 0].merge(
         trace.stream_syncs, on=["process", "correlation_id", "context_id", "stream_id"]
     )
-    inside = (joined["start_ns"].to_numpy() >= calls.start[joined["sync"]]) & (
-        joined["end_ns"].to_numpy() <= calls.end[joined["sync"]]
-    )
+    start, end = joined["start_ns"].to_numpy(), joined["end_ns"].to_numpy()
+    inside = (start >= calls.start[joined["sync"]]) & (end <= calls.end[joined["sync"]]) & (end >= start)
     matched = joined[inside].drop_duplicates("sync")
     return matched["copy"].to_numpy(), matched["sync"].to_numpy()

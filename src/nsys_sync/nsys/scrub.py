@@ -35,6 +35,7 @@ from nsys_sync.trace import python_backtrace as backtrace
 from nsys_sync.trace import read
 from nsys_sync.trace import schema as s
 from nsys_sync.trace.sqlite_file import SqliteFile, export_command, require_sqlite
+from nsys_sync.trace.table_names import canonical
 
 # ---- what may stay
 
@@ -176,15 +177,17 @@ KEPT: Mapping[str, _Table] = {
         ("name",),
     ),
     s.CAPTURE_METADATA: _SETTINGS,
-    **dict.fromkeys(s.EXPORT_METADATA, _SETTINGS),
+    s.EXPORT_METADATA: _SETTINGS,
     **dict.fromkeys(_ENUMS, _Table(_columns("id", name=_As.LABEL, label=_As.LABEL))),
 }
 """Everything that may stay, besides the strings that these rows refer to."""
 
 _CUDA_TABLES = {
-    **dict.fromkeys(s.API_TABLES, "globalTid"),
-    **dict.fromkeys((*s.GPU_TABLES, s.SYNCHRONIZATION), "globalPid"),
+    **dict.fromkeys(map(canonical, s.API_TABLES), "globalTid"),
+    **dict.fromkeys(map(canonical, (*s.GPU_TABLES, s.SYNCHRONIZATION)), "globalPid"),
 }
+_SETTINGS_TABLES = (s.CAPTURE_METADATA, s.EXPORT_METADATA)
+_TABLES_OF_SETTINGS = {canonical(table) for table in (*_SETTINGS_TABLES, "TARGET_INFO_SYSTEM_ENV")}
 _SWITCH = re.compile(r"true|false|-?\d{1,18}|")
 _WORD = re.compile(r"[A-Za-z]{0,24}")
 _VERSION = re.compile(r"[\w .+-]{0,80}")
@@ -210,7 +213,7 @@ _HARMLESS_SETTINGS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
 def _is_harmless_setting(name: object, value: object) -> bool:
     """Known by name, and of a value that can hold no text of the user's: a switch, a number, a version."""
     text = "" if value is None else str(value)
-    return any(known.fullmatch(str(name)) and may.fullmatch(text) for known, may in _HARMLESS_SETTINGS)
+    return any(known.fullmatch(str(name).upper()) and may.fullmatch(text) for known, may in _HARMLESS_SETTINGS)
 
 
 # ---- the result
@@ -305,8 +308,9 @@ class _Scrub:
         self.placeholders: dict[str, str] = {}
 
     def run(self) -> Scrubbed:
-        known = {s.STRINGS, *KEPT}
-        if not known & self.file.tables:
+        kept = {canonical(table): what for table, what in KEPT.items()}  # schemas before their entries
+        tables = [table for name in kept for table in self.file.tables if canonical(table) == name]
+        if not tables and not self.file.has(s.STRINGS):
             raise TraceError(
                 f"{self.file.path}: is an SQLite database, but no export of Nsight Systems. "
                 f"Make one with: {export_command(self.file.path)}"
@@ -314,12 +318,12 @@ class _Scrub:
         with closing(sqlite3.connect(f"file:{quote(str(self.fresh))}", uri=True, isolation_level=None)) as connection:
             self._prepare(connection)
             connection.execute("BEGIN")
-            for table in KEPT:  # schemas before their entries
-                if table in self.file.tables:
-                    self._copy_table(connection, table, KEPT[table])
+            for table in tables:
+                self._copy_table(connection, table, kept[canonical(table)])
             self._copy_strings(connection)
             connection.execute("COMMIT")
-        self.removed[_TABLES] = len(self.file.tables - known)
+        known = {canonical(s.STRINGS), *kept}
+        self.removed[_TABLES] = sum(canonical(table) not in known for table in self.file.tables)
         self.removed[_PAYLOADS] = self.payloads.dropped
         return Scrubbed(tuple((what, self.removed[what]) for what in _ORDER if self.removed[what]))
 
@@ -335,8 +339,9 @@ class _Scrub:
         connection.create_function("wrapped_payload", 4, self.payloads.wrapped)
         connection.create_function("payload", 1, self.payloads.plain)
         processes: set[int] = set()
-        for table, column in _CUDA_TABLES.items():
-            if column in self.file.columns(table):
+        for table in self.file.tables:
+            column = _CUDA_TABLES.get(canonical(table))
+            if column and column.casefold() in self.file.columns(table):
                 quoted = _quoted(column)
                 processes.update(
                     process
@@ -359,10 +364,11 @@ class _Scrub:
 
     def _copy_table(self, connection: sqlite3.Connection, table: str, kept: _Table) -> None:
         catalogue = connection.execute(f"PRAGMA raw.table_info({_quoted(table)})").fetchall()
+        kinds = {name.casefold(): kind for name, kind in kept.columns.items()}
         columns = {
-            name: (kept.columns[name], bool(not_null), key)
+            name: (kinds[name.casefold()], bool(not_null), key)
             for _, name, _, not_null, _, key in catalogue
-            if name in kept.columns
+            if name.casefold() in kinds
         }
         self.removed[_COLUMNS] += len(catalogue) - len(columns)
         if not columns:
@@ -376,8 +382,9 @@ class _Scrub:
             definitions.append(f"PRIMARY KEY ({', '.join(_quoted(name) for _, name in keys)})")
         connection.execute(f"CREATE TABLE main.{_quoted(table)} ({', '.join(definitions)})")
         have = self.file.columns(table)
-        rows = kept.rows.format(**self.placeholders) if set(kept.needs) <= have else "0"
-        if table == s.PAYLOAD_ENTRIES and not {"domainId", "schemaId"} <= self.file.columns(s.PAYLOAD_SCHEMAS):
+        needed = {column.casefold() for column in kept.needs}
+        rows = kept.rows.format(**self.placeholders) if needed <= have else "0"
+        if kept is KEPT[s.PAYLOAD_ENTRIES] and not self.file.has(s.PAYLOAD_SCHEMAS, "domainId", "schemaId"):
             rows = "0"
         expressions = ", ".join(_expression(name, kind, have) for name, (kind, _, _) in columns.items())
         connection.execute(
@@ -399,15 +406,15 @@ class _Scrub:
             )
             return int(found.fetchone()[0])
 
-        if table == s.PROCESSES:
+        if canonical(table) == canonical(s.PROCESSES):
             self.removed[_PROCESSES] += gone()
-        elif KEPT[table] is _SETTINGS or table == "TARGET_INFO_SYSTEM_ENV":
+        elif canonical(table) in _TABLES_OF_SETTINGS:
             variables = gone("name LIKE 'PROCESS\\_%:ENVIRONMENT\\_VARIABLE' ESCAPE '\\'") if rows != "0" else 0
             self.removed[_VARIABLES] += variables
             self.removed[_SETTINGS_REMOVED] += gone() - variables
 
     def _copy_strings(self, connection: sqlite3.Connection) -> None:
-        if not {"id", "value"} <= self.file.columns(s.STRINGS):
+        if not self.file.has(s.STRINGS, "id", "value"):
             return
         self.strings[_As.CODE_ID] |= self.payloads.functions
         self.strings[_As.PATH_ID] |= self.payloads.files
@@ -419,8 +426,10 @@ class _Scrub:
         }
 
         def kept() -> Iterator[tuple[int, bytes]]:
+            tables = [table for table in self.file.tables if canonical(table) == canonical(s.STRINGS)]
+            all_strings = " UNION ALL ".join(f"SELECT id, value FROM raw.{_quoted(table)}" for table in tables)
             rows = connection.execute(
-                f"SELECT id, CAST(value AS BLOB) FROM raw.\"{s.STRINGS}\" WHERE typeof(id) = 'integer' "
+                f"SELECT id, CAST(value AS BLOB) FROM ({all_strings}) WHERE typeof(id) = 'integer' "
                 "AND value IS NOT NULL ORDER BY id"
             )
             for number, value in rows:
@@ -446,7 +455,9 @@ def _expression(name: str, kind: _As, have: frozenset[str]) -> str:
     if kind in _NUMBERS:
         return f"CASE WHEN typeof({column}) IN ('integer', 'real') THEN {column} END"
     if kind is _As.WRAPPED_PAYLOAD:
-        keys = ", ".join(_quoted(key) if key in have else "NULL" for key in ("globalTid", "domainId", "eventType"))
+        keys = ", ".join(
+            _quoted(key) if key.casefold() in have else "NULL" for key in ("globalTid", "domainId", "eventType")
+        )
         return f"CASE WHEN {column} IS NOT NULL THEN wrapped_payload({keys}, {column}) END"
     if kind is _As.PAYLOAD:
         return f"CASE WHEN {column} IS NOT NULL THEN payload({column}) END"
@@ -560,7 +571,7 @@ class _Names:
     def __init__(self, file: SqliteFile, renamed_folders: Iterable[tuple[str, str]]) -> None:
         self.renamed_folders = tuple(renamed_folders)
         rows = _rows(file, s.CAPTURE_METADATA)
-        export = [row for table in s.EXPORT_METADATA for row in _rows(file, table)]
+        export = _rows(file, s.EXPORT_METADATA)
         variables = [tuple(value.partition("=")[::2]) for name, value in rows if name.endswith("ENVIRONMENT_VARIABLE")]
         users = {value for name, value in rows if name.endswith(":USER_NAME")}
         users.update(value for name, value in export if name == "EXPORT_USER")
@@ -653,7 +664,8 @@ def _any_of(words: Iterable[str], before: str = r"(?<![^\W_])", after: str = r"(
 
 
 def _rows(file: SqliteFile, table: str) -> list[tuple[str, str]]:
-    """Name and value of every setting; a name may occur more than once."""
-    if not {"name", "value"} <= file.columns(table):
+    """Name and value of every setting; a name may occur more than once. Names in capitals, as NVIDIA's are today."""
+    if not file.has(table, "name", "value"):
         return []
-    return [(name, value) for name, value in file.rows(f"SELECT name, value FROM {_quoted(table)}", (str, str))]
+    rows = file.rows(f"SELECT name, value FROM {file.source(table, 'name', 'value')}", (str, str))
+    return [(name.upper() if table in _SETTINGS_TABLES else name, value) for name, value in rows]

@@ -21,6 +21,7 @@ from nsys_sync.trace.api_names import ApiClass, classify
 from nsys_sync.trace.sqlite_file import SqliteFile, export_command
 from nsys_sync.trace.tables import (
     NEVER_ENDED,
+    BoolArray,
     FrameArray,
     IntArray,
     Metadata,
@@ -34,6 +35,7 @@ STRINGS_PER_QUERY = 500
 READERS = 2
 SAYS_NOTHING = frozenset({"", "root", "user", "host", "localhost", "vm"})
 """User and host names that identify nobody, and would be replaced in ordinary text."""
+_CALLCHAIN_COLUMNS = ("id", "symbol", "module", "stackDepth")
 LATEST_TIME = 2**61
 """73 years, in ns."""
 HOW_TO_CAPTURE_STACKS = (
@@ -93,18 +95,18 @@ def read_trace(file: SqliteFile, native_needles: Iterable[str]) -> Trace:
 
 
 def _refuse_what_cannot_be_analysed(file: SqliteFile) -> None:
-    known = {s.RUNTIME, s.DRIVER, s.KERNEL, s.STRINGS, s.NVTX, *s.EXPORT_METADATA, "ANALYSIS_DETAILS", "ANALYSIS_FILE"}
-    if not known & file.tables:
+    known = (s.RUNTIME, s.DRIVER, s.KERNEL, s.STRINGS, s.NVTX, s.EXPORT_METADATA, "ANALYSIS_DETAILS", "ANALYSIS_FILE")
+    if not any(file.has(table) for table in known):
         raise TraceError(
             f"{file.path}: is an SQLite database, but no export of Nsight Systems. "
             f"Make one with: {export_command(file.path)}"
         )
-    if not any(table in file.tables for table in (*s.API_TABLES, *s.GPU_TABLES)):
+    if not any(file.has(table) for table in (*s.API_TABLES, *s.GPU_TABLES)):
         raise TraceError(
             f"{file.path}: no CUDA activity was captured. Did the program use the GPU inside the capture range, and "
             "was it traced with nsys profile --trace=cuda,nvtx … ?"
         )
-    if not any(table in file.tables for table in s.API_TABLES):
+    if not any(file.has(table) for table in s.API_TABLES):
         raise TraceError(
             f"{file.path}: has GPU activity but no CUDA API calls (table {s.RUNTIME}), so nothing can be said about "
             "synchronization. Capture again with nsys profile --trace=cuda,nvtx …"
@@ -119,7 +121,8 @@ def process_of(global_id: IntArray) -> IntArray:
 def _select(file: SqliteFile, table: str, wanted: Mapping[str, s.Column], conditions: Iterable[str] = ()) -> str:
     columns = ", ".join(f'{sql} AS "{name}"' for name, sql in s.expressions(file, table, wanted).items())
     where = " AND ".join([*s.required_values(file, table, wanted), *conditions])
-    return f'SELECT {columns} FROM "{table}"' + (f" WHERE {where}" if where else "")
+    source = file.source(table, *dict.fromkeys(column.source for column in wanted.values()))
+    return f"SELECT {columns} FROM {source}" + (f" WHERE {where}" if where else "")
 
 
 def _events(
@@ -137,6 +140,14 @@ def _possible(columns: dict[str, IntArray]) -> dict[str, IntArray]:
     return columns
 
 
+def _unfinished(start: IntArray, end: IntArray) -> BoolArray:
+    """Rows whose end is not known: it was never written, or as 0 (exports before 2022 have no NULL)."""
+    result: BoolArray = end < start
+    if len(start) and int(start.min()) <= 0:
+        result |= end == 0
+    return result
+
+
 def _concat(parts: list[pd.DataFrame], columns: Iterable[str]) -> pd.DataFrame:
     if len(parts) == 1:
         return parts[0]
@@ -147,16 +158,12 @@ def _concat(parts: list[pd.DataFrame], columns: Iterable[str]) -> pd.DataFrame:
 
 def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
     # Often a third of all rows (cuKernelGetName at every launch), and nothing depends on them.
-    strings = (
-        file.rows(f"SELECT id, value FROM {s.STRINGS} WHERE value GLOB 'cu*'", (int, str))
-        if s.STRINGS in file.tables
-        else []
-    )
+    strings = file.rows(f"SELECT id, value FROM {_strings_source(file)} WHERE value GLOB 'cu*'", (int, str))
     queries = [i for i, name in strings if classify(name) is ApiClass.QUERY]
     parts = [
         pd.DataFrame(_events(file, table, s.API_COLUMNS, [f'"nameId" <> {i}' for i in queries]), copy=False)
         for table in s.API_TABLES
-        if table in file.tables
+        if file.has(table)
     ]
     api = _concat(parts, s.API_COLUMNS)
     code_of: dict[int, int] = {}
@@ -165,14 +172,14 @@ def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
         name[block] = _shared_codes(api["name_id"].to_numpy()[block], code_of)
     names = _strings(file, list(code_of))
     api = api.drop(columns="name_id").assign(
-        name=name, unfinished=api["end_ns"].to_numpy() < api["start_ns"].to_numpy()
+        name=name, unfinished=_unfinished(api["start_ns"].to_numpy(), api["end_ns"].to_numpy())
     )
     return api, tuple(names.get(name_id, "unnamed call") for name_id in code_of)
 
 
 def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd.DataFrame]:
     """All GPU rows, copies first, and the copies' own columns."""
-    tables = [table for table in s.GPU_TABLES if table in file.tables]
+    tables = [table for table in s.GPU_TABLES if file.has(table)]
     if not tables:
         none = {name: np.empty(0, dtype=np.int64) for name in (*s.GPU_COLUMNS, *s.COPY_COLUMNS, "gpu_row", "process")}
         return pd.DataFrame(none).assign(unfinished=np.empty(0, dtype=bool)), pd.DataFrame(none)
@@ -180,11 +187,11 @@ def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd
     query = " UNION ALL ".join(_select(file, table, s.GPU_COLUMNS) for table in tables)
     columns = _possible(file.integers(query, tables))
     copies: dict[str, IntArray] = {name: np.empty(0, dtype=np.int64) for name in s.COPY_COLUMNS}
-    if s.MEMCPY in file.tables:
+    if file.has(s.MEMCPY):
         copies = _events(file, s.MEMCPY, {**s.GPU_COLUMNS, **s.COPY_COLUMNS})
     gpu = pd.DataFrame(columns, copy=False)
     gpu = gpu.assign(
-        unfinished=columns["end_ns"] < columns["start_ns"],
+        unfinished=_unfinished(columns["start_ns"], columns["end_ns"]),
         device_id=devices.physical(columns["process"], columns["device_id"]),
     )
     own = {name: copies[name] for name in s.COPY_COLUMNS}
@@ -192,14 +199,14 @@ def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd
 
 
 def _read_stream_syncs(file: SqliteFile) -> pd.DataFrame:
-    if s.SYNCHRONIZATION not in file.tables:
+    if not file.has(s.SYNCHRONIZATION):
         return pd.DataFrame({name: np.empty(0, dtype=np.int64) for name in (*s.SYNCHRONIZATION_COLUMNS, "process")})
     columns = _events(file, s.SYNCHRONIZATION, s.SYNCHRONIZATION_COLUMNS)
     return pd.DataFrame(columns, copy=False)
 
 
 def _read_overhead(file: SqliteFile) -> pd.DataFrame:
-    if s.OVERHEAD not in file.tables:
+    if not file.has(s.OVERHEAD):
         return pd.DataFrame({name: np.empty(0, dtype=np.int64) for name in ("start_ns", "end_ns", "process")})
     columns = _events(file, s.OVERHEAD, s.OVERHEAD_COLUMNS)
     names = _strings(file, np.unique(columns["name_id"]).tolist())
@@ -226,18 +233,20 @@ def _read_nvtx(file: SqliteFile) -> pd.DataFrame:
             "is_push_pop": np.empty(0, dtype=bool),
         }
     )
-    have = file.columns(s.NVTX)
-    if not {"start", "end", "eventType", "globalTid"} <= have:
+    if not file.has(s.NVTX, "start", "end", "eventType", "globalTid"):
         return empty
     kinds = ", ".join(str(kind) for kind in (*s.NVTX_PUSH_POP, *s.NVTX_START_END))
-    text = "e.text" if "text" in have else "NULL"
-    registered = "r.value" if "textId" in have and s.STRINGS in file.tables else "NULL"
-    join = f'LEFT JOIN "{s.STRINGS}" r ON r.id = e."textId"' if registered != "NULL" else ""
-    domain = 'coalesce(e."domainId", 0)' if "domainId" in have else "0"
+    optional = [column for column in ("text", "textId", "domainId") if file.has(s.NVTX, column)]
+    events = file.source(s.NVTX, "start", "end", "eventType", "globalTid", *optional)
+    text = "e.text" if "text" in optional else "NULL"
+    registered = "r.value" if "textId" in optional else "NULL"
+    join = f'LEFT JOIN {_strings_source(file)} r ON r.id = e."textId"' if "textId" in optional else ""
+    domain = 'coalesce(e."domainId", 0)' if "domainId" in optional else "0"
+    # Before 2022 an end that is not known was written as 0.
     table = file.arrow(
-        f'SELECT e.start AS start_ns, coalesce(e."end", {NEVER_ENDED}) AS end_ns, e."globalTid" AS global_tid, '
-        f"CAST(coalesce({text}, {registered}, '') AS BLOB) AS name, {domain} AS domain_id, "
-        f'e."eventType" AS event_type FROM "{s.NVTX}" e {join} '
+        f'SELECT e.start AS start_ns, coalesce(nullif(e."end", 0), {NEVER_ENDED}) AS end_ns, '
+        f"e.\"globalTid\" AS global_tid, CAST(coalesce({text}, {registered}, '') AS BLOB) AS name, "
+        f'{domain} AS domain_id, e."eventType" AS event_type FROM {events} e {join} '
         f"WHERE e.\"eventType\" IN ({kinds}) AND typeof(e.start) = 'integer' AND typeof(e.\"globalTid\") = 'integer' "
         f"AND typeof(coalesce(e.\"end\", 0)) = 'integer' AND typeof({domain}) = 'integer'"
     )
@@ -274,12 +283,14 @@ def _read_nvtx(file: SqliteFile) -> pd.DataFrame:
 
 def _domain_names(file: SqliteFile) -> dict[tuple[int, int], str]:
     """(process, domain id) → domain name; domain ids are per process."""
-    have = file.columns(s.NVTX)
-    if not {"eventType", "text", "domainId", "globalTid"} <= have:
+    columns = ("eventType", "text", "domainId", "globalTid")
+    if not file.has(s.NVTX, *columns):
         return {}
-    registered = '(SELECT value FROM StringIds WHERE id = "textId")' if "textId" in have else "NULL"
+    has_id = file.has(s.NVTX, "textId")
+    registered = f'(SELECT value FROM {_strings_source(file)} WHERE id = "textId")' if has_id else "NULL"
     rows = file.rows(
-        f'SELECT "globalTid", "domainId", coalesce(text, {registered}, \'\') FROM "{s.NVTX}" '
+        f'SELECT "globalTid", "domainId", coalesce(text, {registered}, \'\') '
+        f"FROM {file.source(s.NVTX, *columns, *(['textId'] if has_id else []))} "
         f'WHERE "eventType" = {s.NVTX_DOMAIN_CREATE} AND "globalTid" IS NOT NULL AND "domainId" IS NOT NULL',
         (int, int, str),
     )
@@ -287,17 +298,18 @@ def _domain_names(file: SqliteFile) -> dict[tuple[int, int], str]:
 
 
 def _read_python(file: SqliteFile) -> PythonEvents:
-    if s.OUR_BACKTRACES in file.tables:
+    if file.has(s.OUR_BACKTRACES, "start", "globalTid", "payload"):
         return _python_events(
             file,
-            f'SELECT start AS start_ns, "globalTid" AS global_tid, payload FROM "{s.OUR_BACKTRACES}" '
+            f'SELECT start AS start_ns, "globalTid" AS global_tid, payload '
+            f"FROM {file.source(s.OUR_BACKTRACES, 'start', 'globalTid', 'payload')} "
             "WHERE typeof(payload) = 'blob' AND typeof(start) = 'integer' AND typeof(\"globalTid\") = 'integer'",
             domains=None,
         )
     domains = {key for key, name in _domain_names(file).items() if name == s.PYTHON_DOMAIN}
     if not domains:
         return _no_python_events("no Python backtraces were collected; " + HOW_TO_CAPTURE_STACKS)
-    if "binaryData" not in file.columns(s.NVTX):
+    if not file.has(s.NVTX, "start", "binaryData"):
         return _no_python_events(
             "the export leaves the Python stacks out (nsys before schema 3.13.2 does); name the report (.nsys-rep) "
             "itself, and nsys-sync adds them"
@@ -308,7 +320,8 @@ def _read_python(file: SqliteFile) -> PythonEvents:
     return _python_events(
         file,
         f'SELECT start AS start_ns, "globalTid" AS global_tid, "domainId" AS domain_id, "binaryData" AS payload '
-        f'FROM "{s.NVTX}" WHERE "eventType" = {s.NVTX_MARK} AND "domainId" IN ({ids}) '
+        f"FROM {file.source(s.NVTX, 'start', 'globalTid', 'domainId', 'binaryData', 'eventType')} "
+        f'WHERE "eventType" = {s.NVTX_MARK} AND "domainId" IN ({ids}) '
         "AND typeof(\"binaryData\") = 'blob' AND typeof(start) = 'integer' AND typeof(\"globalTid\") = 'integer'",
         domains,
     )
@@ -316,11 +329,14 @@ def _read_python(file: SqliteFile) -> PythonEvents:
 
 def _layout_is_known(file: SqliteFile) -> bool:
     """Every declared PythonBacktrace and PythonFrame schema must have the known fields at the known offsets."""
-    if not {s.PAYLOAD_SCHEMAS, s.PAYLOAD_ENTRIES} <= file.tables:
+    schemas = ("name", "payloadSize", "schemaId", "domainId")
+    entries = ("name", "offset", "schemaId", "domainId")
+    if not (file.has(s.PAYLOAD_SCHEMAS, *schemas) and file.has(s.PAYLOAD_ENTRIES, *entries)):
         return False
     rows = file.rows(
-        f"SELECT DISTINCT d.name, d.payloadSize, e.name, coalesce(e.offset, 0) FROM {s.PAYLOAD_SCHEMAS} d "
-        f"JOIN {s.PAYLOAD_ENTRIES} e ON e.schemaId = d.schemaId AND e.domainId = d.domainId "
+        f"SELECT DISTINCT d.name, d.payloadSize, e.name, coalesce(e.offset, 0) "
+        f"FROM {file.source(s.PAYLOAD_SCHEMAS, *schemas)} d JOIN {file.source(s.PAYLOAD_ENTRIES, *entries)} e "
+        "ON e.schemaId = d.schemaId AND e.domainId = d.domainId "
         "WHERE d.name IN ('PythonBacktrace', 'PythonFrame')",
         (object, object, object, object),
     )
@@ -404,11 +420,12 @@ def _native_stacks(
     file: SqliteFile, api: pd.DataFrame, frames: pd.DataFrame, symbols: Mapping[int, str]
 ) -> NativeStacks:
     """Up to schema 3.9.0 the API rows' ids run 0…N-1 and the callchains' 1…N; later both start at 0."""
-    if s.CALLCHAINS not in file.tables:
+    if not file.has(s.CALLCHAINS, *_CALLCHAIN_COLUMNS):
         return NativeStacks(None, "no native callchains were collected; " + HOW_TO_CAPTURE_STACKS, frames, symbols)
     # Two queries: SQLite's index serves one end each.
-    first = file.rows(f"SELECT min(id) FROM {s.CALLCHAINS}", (int,))
-    last = file.rows(f"SELECT max(id) FROM {s.CALLCHAINS}", (int,))
+    chains = file.source(s.CALLCHAINS, "id")
+    first = file.rows(f"SELECT min(id) FROM {chains}", (int,))
+    last = file.rows(f"SELECT max(id) FROM {chains}", (int,))
     asked = api["callchain_id"].to_numpy()
     asked = asked[asked >= 0]
     if not first or not last or not len(asked):
@@ -436,9 +453,10 @@ def _asked_callchains(file: SqliteFile) -> tuple[int, int]:
     bounds = [
         row
         for table in s.API_TABLES
-        if table in file.tables and column in file.columns(table)
+        if file.has(table, column)
         for row in file.rows(
-            f'SELECT min("{column}"), max("{column}") FROM "{table}" WHERE "{column}" >= 0', (int, int)
+            f'SELECT min("{column}"), max("{column}") FROM {file.source(table, column)} WHERE "{column}" >= 0',
+            (int, int),
         )
     ]
     return (min(low for low, _ in bounds), max(high for _, high in bounds)) if bounds else (0, 0)
@@ -447,12 +465,13 @@ def _asked_callchains(file: SqliteFile) -> tuple[int, int]:
 def read_native_stacks(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, tuple[tuple[str, str], ...]]:
     """Chain id → ((symbol, module), …), innermost first."""
     result: dict[int, list[tuple[str, str]]] = {}
+    strings = _strings_source(file)
     wanted = sorted(set(chain_ids))
     for begin in range(0, len(wanted), STRINGS_PER_QUERY):
         ids = ", ".join(str(chain) for chain in wanted[begin : begin + STRINGS_PER_QUERY])
         rows = file.rows(
-            f"SELECT c.id, y.value, m.value FROM {s.CALLCHAINS} c "
-            f"LEFT JOIN {s.STRINGS} y ON y.id = c.symbol LEFT JOIN {s.STRINGS} m ON m.id = c.module "
+            f"SELECT c.id, y.value, m.value FROM {file.source(s.CALLCHAINS, *_CALLCHAIN_COLUMNS)} c "
+            f"LEFT JOIN {strings} y ON y.id = c.symbol LEFT JOIN {strings} m ON m.id = c.module "
             f"WHERE c.id IN ({ids}) ORDER BY c.id, c.stackDepth",
             (int, object, object),
         )
@@ -464,33 +483,36 @@ def read_native_stacks(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, 
 def _read_symbol_frames(file: SqliteFile, needles: Iterable[str]) -> tuple[pd.DataFrame, Mapping[int, str]]:
     """Callchain frames whose symbol contains one of `needles`: chain_id, symbol_id, depth; and the symbols' names."""
     empty = pd.DataFrame({name: np.empty(0, dtype=np.int64) for name in ("chain_id", "symbol_id", "depth")})
-    if not {s.CALLCHAINS, s.STRINGS} <= file.tables:
+    if not file.has(s.CALLCHAINS, *_CALLCHAIN_COLUMNS):
         return empty, {}
     needles = tuple(needles)
     contains = " OR ".join("instr(value, ?)" for _ in needles)
-    symbols = dict(file.rows(f"SELECT id, value FROM {s.STRINGS} WHERE {contains}", (int, str), needles))
+    symbols = dict(file.rows(f"SELECT id, value FROM {_strings_source(file)} WHERE {contains}", (int, str), needles))
     if not symbols:
         return empty, {}
     ids = ", ".join(str(symbol) for symbol in symbols)
     hits = file.integers(
-        f"SELECT id AS chain_id, symbol AS symbol_id, stackDepth AS depth FROM {s.CALLCHAINS} WHERE symbol IN ({ids})"
+        "SELECT id AS chain_id, symbol AS symbol_id, stackDepth AS depth "
+        f"FROM {file.source(s.CALLCHAINS, *_CALLCHAIN_COLUMNS)} WHERE symbol IN ({ids})"
     )
     return pd.DataFrame(hits), symbols
 
 
 def read_first_frames_outside_cuda(file: SqliteFile, chain_ids: IntArray) -> pd.Series[str]:
     """Chain id → the innermost resolved symbol that is not in a CUDA library, for the chains that have one."""
-    if not {s.CALLCHAINS, s.STRINGS} <= file.tables or not len(chain_ids):
+    if not file.has(s.CALLCHAINS, *_CALLCHAIN_COLUMNS) or not len(chain_ids):
         return pd.Series([], index=np.empty(0, dtype=np.int64), dtype=object)
     modules = [
         i
-        for i, name in file.rows(f"SELECT id, value FROM {s.STRINGS} WHERE value LIKE '%.so%'", (int, str))
+        for i, name in file.rows(f"SELECT id, value FROM {_strings_source(file)} WHERE value LIKE '%.so%'", (int, str))
         if re.search(r"/lib(cuda|cudart|cupti|nvrtc)[-.\w]*\.so", name)
     ]
     excluded = ", ".join(str(i) for i in modules) or "NULL"
-    unresolved = "AND coalesce(unresolved, 0) = 0" if "unresolved" in file.columns(s.CALLCHAINS) else ""
+    flag = ["unresolved"] if file.has(s.CALLCHAINS, "unresolved") else []
+    unresolved = "AND coalesce(unresolved, 0) = 0" if flag else ""
     rows = file.integers(
-        f"SELECT id AS chain_id, symbol AS symbol_id, min(stackDepth) AS depth FROM {s.CALLCHAINS} "
+        "SELECT id AS chain_id, symbol AS symbol_id, min(stackDepth) AS depth "
+        f"FROM {file.source(s.CALLCHAINS, *_CALLCHAIN_COLUMNS, *flag)} "
         f"WHERE module NOT IN ({excluded}) {unresolved} GROUP BY id"
     )
     wanted = np.isin(rows["chain_id"], chain_ids)
@@ -499,30 +521,36 @@ def read_first_frames_outside_cuda(file: SqliteFile, chain_ids: IntArray) -> pd.
     return found.astype(object)
 
 
+def _strings_source(file: SqliteFile) -> str:
+    """What stands after FROM for the table of strings, also where there is none."""
+    if not file.has(s.STRINGS, "id", "value"):
+        return "(SELECT NULL AS id, NULL AS value WHERE 0)"
+    return file.source(s.STRINGS, "id", "value")
+
+
 def _strings(file: SqliteFile, ids: list[int]) -> dict[int, str]:
     result: dict[int, str] = {}
-    if s.STRINGS not in file.tables:
-        return result
+    source = _strings_source(file)
     for begin in range(0, len(ids), STRINGS_PER_QUERY):
         chunk = ", ".join(str(int(i)) for i in ids[begin : begin + STRINGS_PER_QUERY])
-        result.update(file.rows(f"SELECT id, value FROM {s.STRINGS} WHERE id IN ({chunk})", (int, str)))
+        result.update(file.rows(f"SELECT id, value FROM {source} WHERE id IN ({chunk})", (int, str)))
     return result
 
 
 def _key_values(file: SqliteFile, table: str) -> dict[str, str]:
-    if not {"name", "value"} <= file.columns(table):
+    """Keys in capitals, as NVIDIA writes them today."""
+    if not file.has(table, "name", "value"):
         return {}
-    return dict(file.rows(f'SELECT name, CAST(value AS TEXT) FROM "{table}"', (str, str)))
+    rows = file.rows(f"SELECT name, CAST(value AS TEXT) FROM {file.source(table, 'name', 'value')}", (str, str))
+    return {name.upper(): value for name, value in rows}
 
 
 def _read_metadata(file: SqliteFile) -> Metadata:
     capture = _key_values(file, s.CAPTURE_METADATA)
-    export: dict[str, str] = {}
-    for table in s.EXPORT_METADATA:
-        export.update(_key_values(file, table))
+    export = _key_values(file, s.EXPORT_METADATA)
     start_utc = None
-    if {"utcEpochNs"} <= file.columns(s.SESSION_START):
-        rows = file.rows(f"SELECT utcEpochNs FROM {s.SESSION_START} LIMIT 1", (int,))
+    if file.has(s.SESSION_START, "utcEpochNs"):
+        rows = file.rows(f"SELECT utcEpochNs FROM {file.source(s.SESSION_START, 'utcEpochNs')} LIMIT 1", (int,))
         if rows and 0 < rows[0][0] < 2**62:
             moment = datetime.fromtimestamp(rows[0][0] / 1e9, tz=timezone.utc)
             start_utc = moment.isoformat(timespec="seconds")
@@ -540,17 +568,18 @@ def _read_metadata(file: SqliteFile) -> Metadata:
 
 
 def _read_process_names(file: SqliteFile) -> dict[int, str]:
-    if not {"globalPid", "name"} <= file.columns(s.PROCESSES):
+    if not file.has(s.PROCESSES, "globalPid", "name"):
         return {}
-    rows = file.rows(f"SELECT globalPid, name FROM {s.PROCESSES}", (int, str))
+    rows = file.rows(f"SELECT globalPid, name FROM {file.source(s.PROCESSES, 'globalPid', 'name')}", (int, str))
     return {global_pid >> 24: name.replace("\\", "/").rsplit("/", 1)[-1] for global_pid, name in rows}
 
 
 def _read_thread_names(file: SqliteFile) -> dict[int, str]:
-    if not {"globalTid", "nameId"} <= file.columns(s.THREADS) or s.STRINGS not in file.tables:
+    if not file.has(s.THREADS, "globalTid", "nameId"):
         return {}
     rows = file.rows(
-        f"SELECT t.globalTid, y.value FROM {s.THREADS} t JOIN {s.STRINGS} y ON y.id = t.nameId",
+        f"SELECT t.globalTid, y.value FROM {file.source(s.THREADS, 'globalTid', 'nameId')} t "
+        f"JOIN {_strings_source(file)} y ON y.id = t.nameId",
         (int, str),
     )
     return dict(rows)
@@ -560,14 +589,18 @@ class _CudaDevices:
     """Which GPU a process's device number stands for (it is an ordinal under CUDA_VISIBLE_DEVICES)."""
 
     def __init__(self, file: SqliteFile) -> None:
-        gpus: dict[int, str] = {}
-        if {"id", "name"} <= file.columns(s.GPUS):
-            gpus = dict(file.rows(f"SELECT id, name FROM {s.GPUS}", (int, str)))
-        self.gpus = gpus
+        self.gpus: dict[int, str] = {}
+        for number in ("id", "deviceId"):  # the second until the middle of 2021
+            if file.has(s.GPUS, number, "name"):
+                rows = file.rows(f'SELECT "{number}", name FROM {file.source(s.GPUS, number, "name")}', (int, str))
+                self.gpus.update(rows)
         self._gpu_of: dict[tuple[int, int], int] = {}
-        if {"gpuId", "cudaId", "pid"} <= file.columns(s.CUDA_DEVICES):
-            rows = file.rows(f"SELECT pid, cudaId, gpuId FROM {s.CUDA_DEVICES}", (int, int, int))
-            self._gpu_of = {(pid, cuda): gpu for pid, cuda, gpu in rows}
+        columns = ("pid", "cudaId", "gpuId")
+        if file.has(s.CUDA_DEVICES, *columns):
+            mapped = file.rows(
+                f"SELECT pid, cudaId, gpuId FROM {file.source(s.CUDA_DEVICES, *columns)}", (int, int, int)
+            )
+            self._gpu_of = {(pid, cuda): gpu for pid, cuda, gpu in mapped}
         self._unmapped: list[int] = []
         self.names: dict[int, str] = {}
 
@@ -601,9 +634,10 @@ class _CudaDevices:
 
 def _read_diagnostics(file: SqliteFile) -> tuple[tuple[str, str], ...]:
     """(severity, text) of warnings (2) and errors (3), in order, each once."""
-    if not {"severity", "text"} <= file.columns(s.DIAGNOSTICS):
+    if not file.has(s.DIAGNOSTICS, "severity", "text"):
         return ()
-    rows = file.rows(f"SELECT severity, text FROM {s.DIAGNOSTICS} WHERE severity IN (2, 3)", (int, str))
+    source = file.source(s.DIAGNOSTICS, "severity", "text")
+    rows = file.rows(f"SELECT severity, text FROM {source} WHERE severity IN (2, 3)", (int, str))
     found = (("error" if severity == 3 else "warning", " ".join(text.split())) for severity, text in rows)
     return tuple(dict.fromkeys(found))
 
@@ -611,17 +645,19 @@ def _read_diagnostics(file: SqliteFile) -> tuple[tuple[str, str], ...]:
 def _not_captured(file: SqliteFile, metadata: Metadata, python: PythonEvents, devices: _CudaDevices) -> Iterable[str]:
     if python.refused:
         yield f"Python stacks: {python.refused}"
-    if s.NVTX not in file.tables:
+    if not file.has(s.NVTX):
         yield "NVTX ranges: none in the trace (the program has none, or --trace did not name nvtx)"
-    if s.SYNCHRONIZATION not in file.tables:
+    if not file.has(s.SYNCHRONIZATION):
         yield "synchronization details: no such table, so a copy and the synchronize after it are shown apart"
-    if s.OVERHEAD not in file.tables:
+    if not file.has(s.OVERHEAD):
         yield "the profiler's own pauses: no such table, so idle time may contain some"
     thresholds = {
-        value for key, value in metadata.capture.items() if key.endswith("SYNCHRONOIZATION_BACKTRACES_THRESHOLD_NS")
+        value
+        for key, value in metadata.capture.items()
+        if re.search("SYNCHRONO?IZATION_BACKTRACES_THRESHOLD_NS$", key)  # NVIDIA spells it with an O too many
     }
     collected = {
-        value for key, value in metadata.capture.items() if key.endswith("COLLECT_SYNCHRONOIZATION_BACKTRACES")
+        value for key, value in metadata.capture.items() if re.search("COLLECT_SYNCHRONO?IZATION_BACKTRACES$", key)
     }
     if collected == {"false"}:
         yield f"stacks of synchronize calls: not asked for; {HOW_TO_CAPTURE_STACKS}"

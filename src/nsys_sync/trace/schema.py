@@ -2,7 +2,7 @@
 
 Sources: exports of nsys 2023.4.4 (schema 3.7.2) and 2025.3.2 (3.20.3), and NVIDIA's exporter documentation.
 Tables and columns are looked up by name, never by position or by the schema version, because columns are added in
-the middle of tables and tables are created lazily.
+the middle of tables and tables are created lazily. The names here are the newest; `table_names` has the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GPUS = "TARGET_INFO_GPU"
 CUDA_DEVICES = "TARGET_INFO_CUDA_DEVICE"
 SESSION_START = "TARGET_INFO_SESSION_START_TIME"
 CAPTURE_METADATA = "META_DATA_CAPTURE"
-EXPORT_METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+EXPORT_METADATA = "META_DATA_EXPORT"
 PAYLOAD_SCHEMAS = "NVTX_PAYLOAD_SCHEMAS"
 PAYLOAD_ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
 OUR_BACKTRACES = "NSYS_SYNC_PYTHON_BACKTRACE"
@@ -125,10 +125,9 @@ OVERHEAD_COLUMNS: Mapping[str, Column] = {
 
 def expressions(file: SqliteFile, table: str, columns: Mapping[str, Column]) -> dict[str, str]:
     """SQL for each canonical column of `table`, NULL replaced. Raises TraceError naming a missing required column."""
-    have = file.columns(table)
     result = {}
     for name, column in columns.items():
-        if column.source not in have:
+        if not file.has(table, column.source):
             if column.absent is None:
                 raise file.error(f"table {table} has no column {column.source}")
             result[name] = str(column.absent)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsys_sync.errors import TraceError
+from nsys_sync.trace.table_names import canonical
 from nsys_sync.trace.tables import IntArray
 
 SQLITE_MAGIC = b"SQLite format 3\0"
@@ -50,29 +51,55 @@ class SqliteFile:
             tables = self._connection.execute(
                 "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
             ).fetchall()
-            self._columns: Mapping[str, Mapping[str, bool]] = {
-                table: {
-                    row[1]: bool(row[3]) for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})")
-                }
-                for (table,) in tables
-                if self._connection.execute(f"SELECT 1 FROM {_quoted(table)} LIMIT 1").fetchone()
-            }
+            found: dict[str, dict[str, dict[str, bool]]] = {}
+            for (table,) in tables:
+                if self._connection.execute(f"SELECT 1 FROM {_quoted(table)} LIMIT 1").fetchone():
+                    columns = self._connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+                    not_null = {row[1].casefold(): bool(row[3]) for row in columns}
+                    found.setdefault(canonical(table), {})[table] = not_null
+            self._variants: Mapping[str, Mapping[str, Mapping[str, bool]]] = found
 
     def close(self) -> None:
         self._connection.close()
 
     @property
-    def tables(self) -> frozenset[str]:
-        """Tables that hold rows: with `--lazy=false` nsys also writes empty ones, which say no more than none."""
-        return frozenset(self._columns)
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that hold rows: with `--lazy=false` nsys also writes empty ones, which say no more than
+        none.
+        """
+        return tuple(name for variants in self._variants.values() for name in variants)
 
-    def columns(self, table: str) -> frozenset[str]:
-        """Column names of `table`; empty when there is no such table, or no row in it."""
-        return frozenset(self._columns.get(table, ()))
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether there is such a table with rows, under any of its names, and with all of these columns."""
+        variants = self._variants.get(canonical(table), {})
+        have = {column for variant in variants.values() for column in variant}
+        return bool(variants) and have.issuperset(column.casefold() for column in columns)
+
+    def columns(self, name: str) -> frozenset[str]:
+        """Columns of the table that has exactly this name, in lower case; none where it has no rows."""
+        return frozenset(self._variants.get(canonical(name), {}).get(name, ()))
 
     def is_not_null(self, table: str, column: str) -> bool:
         """Whether the table's declaration forbids NULL in the column."""
-        return self._columns[table][column]
+        return all(
+            variant.get(column.casefold(), False) for variant in self._variants.get(canonical(table), {}).values()
+        )
+
+    def source(self, table: str, *columns: str) -> str:
+        """SQL that stands after FROM for a table: its name, or a query that joins the rows of all its variants.
+
+        `columns` are those that are asked for; one that a variant lacks is NULL in its rows.
+        """
+        variants = self._variants[canonical(table)]
+        if len(variants) == 1:
+            return _quoted(*variants)
+        parts = (
+            "SELECT "
+            + ", ".join(_quoted(one) if one.casefold() in have else f"NULL AS {_quoted(one)}" for one in columns)
+            + f" FROM {_quoted(name)}"
+            for name, have in variants.items()
+        )
+        return f"({' UNION ALL '.join(parts)})"
 
     def rows(self, sql: str, kinds: Sequence[type], parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """A query whose result is small. Rows with a value of another kind than declared are left out."""
@@ -117,7 +144,8 @@ class SqliteFile:
 
     def _most_rows(self, tables: Iterable[str]) -> int:
         """At least the rows of all tables, unless some were deleted and added out of order."""
-        found = (self.rows(f"SELECT max(rowid) FROM {_quoted(table)}", (int,)) for table in tables)
+        names = (name for table in tables for name in self._variants.get(canonical(table), ()))
+        found = (self.rows(f"SELECT max(rowid) FROM {_quoted(name)}", (int,)) for name in names)
         return min(sum(rows[0][0] if rows else 0 for rows in found), MOST_ROWS_GUESSED)
 
     def _integer_array(self, name: str, column: pa.Array) -> IntArray:
