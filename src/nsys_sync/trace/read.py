@@ -21,7 +21,6 @@ from nsys_sync.trace.api_names import ApiClass, classify
 from nsys_sync.trace.sqlite_file import SqliteFile, export_command
 from nsys_sync.trace.tables import (
     NEVER_ENDED,
-    BoolArray,
     FrameArray,
     IntArray,
     Metadata,
@@ -132,20 +131,16 @@ def _events(
 
 
 def _possible(columns: dict[str, IntArray]) -> dict[str, IntArray]:
-    """Without rows whose times are no times (corrupted): sums of the others fit 64 bits."""
+    """Without rows whose times are no times (corrupted): sums of the others fit 64 bits. An end of 0 is none: exports
+    before 2022 had no NULL.
+    """
     start, end = columns["start_ns"], columns["end_ns"]
+    if len(start) and start.min() <= 0:
+        end[end == 0] = start[end == 0] - 1
     if len(start) and max(int(start.max()), int(end.max()), -int(start.min()), -int(end.min())) > LATEST_TIME:
         possible = (np.abs(start // 2) <= LATEST_TIME // 2) & (np.abs(end // 2) <= LATEST_TIME // 2)
         return {name: values[possible] for name, values in columns.items()}
     return columns
-
-
-def _unfinished(start: IntArray, end: IntArray) -> BoolArray:
-    """Rows whose end is not known: it was never written, or as 0 (exports before 2022 have no NULL)."""
-    result: BoolArray = end < start
-    if len(start) and int(start.min()) <= 0:
-        result |= end == 0
-    return result
 
 
 def _concat(parts: list[pd.DataFrame], columns: Iterable[str]) -> pd.DataFrame:
@@ -172,7 +167,7 @@ def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
         name[block] = _shared_codes(api["name_id"].to_numpy()[block], code_of)
     names = _strings(file, list(code_of))
     api = api.drop(columns="name_id").assign(
-        name=name, unfinished=_unfinished(api["start_ns"].to_numpy(), api["end_ns"].to_numpy())
+        name=name, unfinished=api["end_ns"].to_numpy() < api["start_ns"].to_numpy()
     )
     return api, tuple(names.get(name_id, "unnamed call") for name_id in code_of)
 
@@ -191,7 +186,7 @@ def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd
         copies = _events(file, s.MEMCPY, {**s.GPU_COLUMNS, **s.COPY_COLUMNS})
     gpu = pd.DataFrame(columns, copy=False)
     gpu = gpu.assign(
-        unfinished=_unfinished(columns["start_ns"], columns["end_ns"]),
+        unfinished=columns["end_ns"] < columns["start_ns"],
         device_id=devices.physical(columns["process"], columns["device_id"]),
     )
     own = {name: copies[name] for name in s.COPY_COLUMNS}
