@@ -167,9 +167,11 @@ def test_the_same_program_without_its_syncs(schema: str, capture: Capture) -> No
     gone = ["read_loss", "upload", "clip", "download", "sum_positive"]
     assert statuses == [*((name, "gone") for name in gone), ("main", "unchanged")]
     assert comparison.total_before == model.TimeShares(
-        633_927_493, 530_056_486, 103_596_421, 97_628_562, 0, 5_967_859, 274_586, 0
+        633_927_493, 530_056_486, 103_596_421, 97_628_562, 0, 5_967_859, 274_586, 0, 0
     )
-    assert comparison.total_after == model.TimeShares(483_175_328, 476_214_385, 6_960_943, 0, 315_646, 6_645_297, 0, 0)
+    assert comparison.total_after == model.TimeShares(
+        483_175_328, 476_214_385, 6_960_943, 0, 315_646, 6_645_297, 0, 0, 0
+    )
 
 
 @pytest.mark.parametrize("schema", ["3.7.2", "3.20.3"])

@@ -47,7 +47,7 @@ def test_json_has_every_field_but_the_operations() -> None:
 
 def test_json_of_causes_advice_and_host_work() -> None:
     data = json.loads(render_json(render_sample.host_bound()))
-    assert data["schema_version"] == "1.1"
+    assert data["schema_version"] == "1.2"
     site = data["sites"][0]
     assert site["cause"] == {
         "id": "scalar",

@@ -165,7 +165,7 @@ def test_fields_of_a_later_form_are_ignored(tmp_path: Path) -> None:
     ("version", "says"),
     [
         ("2.0", "newer nsys-sync (schema 2.0"),
-        ("1.0", "older nsys-sync (schema 1.0"),
+        ("1.1", "older nsys-sync (schema 1.1"),
         ("0.9", "older nsys-sync"),
         ("one", "schema_version is no version"),
         ("9" * 5000 + ".0", "schema_version is no version"),
@@ -223,15 +223,15 @@ def test_a_damaged_field_is_named(change: Callable[[dict[str, Any]], object], fi
     [
         (b"", "not valid JSON"),
         (b"SQLite format 3\0\xff", "not valid JSON"),
-        (b'{"schema_version": "1.1", "traces": NaN, "sites": []}', "NaN is no number"),
+        (b'{"schema_version": "1.2", "traces": NaN, "sites": []}', "NaN is no number"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a":' + b"9" * 5000 + b"}", "is "),
         (b"[1]", "no saved analysis"),
         (b"{}", "no saved analysis"),
         (b'{"schema_version": "1.0", "pairs": [], "before": {}}', "no saved analysis"),
         (b'{"schema_version": 1.1, "traces": [], "sites": []}', "no saved analysis"),
-        (b'{"schema_version": "1.1", "traces": [], "sites": []}', "tool_version is missing"),
-        (b'{"schema_version": "1.1", "traces": [], "sites": [], "tool_version": 1e999}', "tool_version is no text"),
+        (b'{"schema_version": "1.2", "traces": [], "sites": []}', "tool_version is missing"),
+        (b'{"schema_version": "1.2", "traces": [], "sites": [], "tool_version": 1e999}', "tool_version is no text"),
     ],
 )
 def test_what_is_no_analysis_is_refused_in_one_line(content: bytes, says: str, tmp_path: Path) -> None:

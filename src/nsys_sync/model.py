@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 """Version of the JSON form: the first number changes when a reader of the old form would break."""
 
-COMPARISON_SCHEMA_VERSION = "1.0"
+COMPARISON_SCHEMA_VERSION = "1.1"
 """The same for the JSON form of a `Comparison`."""
 
-Lane = Literal["busy", "stall", "host-bound", "device-side", "profiler", "operation"]
+Lane = Literal["busy", "stall", "host-bound", "device-side", "profiler", "unknown", "operation"]
 LocatedBy = Literal["exact stack", "python sample", "native stack", "nvtx range", "thread"]
 Certainty = Literal["certain", "likely", "open"]
 DependencyKind = Literal["false", "true", "explicit", "unknown"]
@@ -337,12 +337,14 @@ class Timeline:
     """Where a device's window went, in equal bins. Every tuple has one entry a bin, in ns of that bin.
 
     busy + stall + host_bound + device_side + profiler + unknown = the bin's length (first and last bins too: the
-    timeline spans exactly the window). `blocked_ns` is time in which at least one sync operation was under way.
+    timeline spans exactly the window). `communication_ns` is contained in `busy_ns`. `blocked_ns` is time in which at
+    least one sync operation was under way.
     """
 
     start_ns: int
     bin_ns: float
     busy_ns: tuple[int, ...]
+    communication_ns: tuple[int, ...]
     stall_ns: tuple[int, ...]
     host_bound_ns: tuple[int, ...]
     device_side_ns: tuple[int, ...]
@@ -373,12 +375,15 @@ class Zoom:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU of one trace. busy + stall + host_bound + device_side + profiler + outside = window, to the nanosecond.
+    """One GPU of one trace: busy + stall + host_bound + device_side + profiler + not_captured + outside = window, to
+    the nanosecond.
 
     `idle_ns` = stall + host_bound + device_side. All idle figures are None, and `refused` says why, where launches have
     no GPU work on record. `device_side_without_launch_ns` is contained in `device_side_ns`: gaps ended by work whose
-    launch call is not in the trace. `startup_*` parts are contained in their totals. `outside_ns` is range time before
-    the first and after the last activity, 0 without a range.
+    launch call is not in the trace. `not_captured_ns` is time without activity in which events are missing, so that it
+    is not known to be idle. `communication_ns` is contained in `busy_ns`: only kernels of NCCL ran, which spin while
+    they wait for other ranks; None where the export has no names of kernels. `startup_*` parts are contained in their
+    totals. `outside_ns` is range time before the first and after the last activity, 0 without a range.
     """
 
     id: int
@@ -387,12 +392,14 @@ class Device:
     window_start_ns: int
     window_ns: int
     busy_ns: int
+    communication_ns: int | None
     idle_ns: int | None
     stall_ns: int | None
     host_bound_ns: int | None
     device_side_ns: int | None
     device_side_without_launch_ns: int | None
     profiler_ns: int | None
+    not_captured_ns: int | None
     outside_ns: int
     startup_stall_ns: int | None
     startup_host_bound_ns: int | None
@@ -454,6 +461,24 @@ class Diagnostic:
 
 
 @dataclass(frozen=True, slots=True)
+class Polling:
+    """A thread that asked over and over whether work is done, which does not block: `calls` of one function in `runs`
+    without another CUDA call between them. `polled_ns` is from the first to the last call of each run, summed, and
+    `longest_ns` the longest run's; `first_start_ns` is when the first began.
+    """
+
+    pid: int
+    tid: int
+    thread: str
+    api: str
+    calls: int
+    runs: int
+    polled_ns: int
+    longest_ns: int
+    first_start_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Coverage:
     """What the trace can and cannot tell. `located_by` counts every sync operation shown once."""
 
@@ -485,6 +510,7 @@ class TraceReport:
     steps: Steps | None
     regions: tuple[Region, ...]
     host_work: HostWork | None
+    polling: tuple[Polling, ...]
     coverage: Coverage
 
 
@@ -713,6 +739,7 @@ class TimeShares:
     host_bound_ns: int | None
     device_side_ns: int | None
     profiler_ns: int
+    not_captured_ns: int
     outside_ns: int
 
 

@@ -13,6 +13,7 @@ from nsys_sync.analysis.attributed import Attributed
 from nsys_sync.analysis.calls import outermost_calls, require_process
 from nsys_sync.analysis.causes import NEEDLES, stack_kinds
 from nsys_sync.analysis.locate import locate_in_python, native_chains, without_python
+from nsys_sync.analysis.lost_events import lost_events
 from nsys_sync.analysis.merges import merges_of, read_together_first
 from nsys_sync.analysis.operations import sync_operations
 from nsys_sync.analysis.operations_table import operations_table
@@ -25,7 +26,13 @@ from nsys_sync.errors import UsageError
 from nsys_sync.nsys.export import Progress, cached_export, is_report
 from nsys_sync.nsys.find import find_nsys
 from nsys_sync.source_files import SourceFile, read_sources
-from nsys_sync.trace.read import read_first_frames_outside_cuda, read_native_stacks, read_trace
+from nsys_sync.trace.read import (
+    read_failed_launches,
+    read_first_frames_outside_cuda,
+    read_native_stacks,
+    read_query_starts,
+    read_trace,
+)
 from nsys_sync.trace.sqlite_file import SqliteFile
 
 
@@ -128,7 +135,8 @@ def _attribute(file: SqliteFile, name: str, options: Options) -> Attributed:
     trace = replace(trace, api=trace.api[[]], gpu=trace.gpu.drop(columns="correlation_id"))
     require_process(trace, calls, options.pid)
     operations, is_sync_call = sync_operations(trace, calls)
-    accounts = of_device(trace, account(trace, calls, operations, is_sync_call), options.device)
+    lost = lost_events(trace, calls, lambda: read_failed_launches(file), lambda one: read_query_starts(file, one))
+    accounts = of_device(trace, account(trace, calls, operations, is_sync_call, lost), options.device)
     selection = select(trace, [(one.time.window_start, one.time.window_end) for one in accounts], options)
     steps, step_pattern = steps_of(trace, calls, selection)
     python = locate_in_python(trace, calls, operations, options)
@@ -138,6 +146,7 @@ def _attribute(file: SqliteFile, name: str, options: Options) -> Attributed:
         calls=calls,
         operations=operations,
         accounts=accounts,
+        lost=lost,
         selection=selection,
         startup=startup_ends(trace, calls, steps),
         steps=steps,

@@ -294,5 +294,8 @@ def _check_device(device: model.Device, where: str) -> None:
             raise _DamagedField("and its parts are not known together", f"{where}.idle_ns")
     elif sum(known) != device.idle_ns:
         raise _DamagedField("is not the sum of its parts", f"{where}.idle_ns")
-    elif device.busy_ns + device.idle_ns + (device.profiler_ns or 0) + device.outside_ns != device.window_ns:
+    elif (
+        device.busy_ns + device.idle_ns + (device.profiler_ns or 0) + (device.not_captured_ns or 0) + device.outside_ns
+        != device.window_ns
+    ):
         raise _DamagedField("is not the sum of its parts", f"{where}.window_ns")

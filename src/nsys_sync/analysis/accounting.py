@@ -1,4 +1,4 @@
-"""One owner for each nanosecond of a device's window: busy, stall, host-bound, device-side or profiler."""
+"""One owner for each nanosecond of a window: busy, stall, host-bound, device-side, profiler or not captured."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.device_time import DeviceTime, device_times
 from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, intersect, subtract, union
+from nsys_sync.analysis.lost_events import LostEvents
 from nsys_sync.analysis.operations import Operations
 from nsys_sync.analysis.stall import attribute
 from nsys_sync.errors import TraceError
@@ -18,7 +19,8 @@ from nsys_sync.trace.tables import BoolArray, Trace
 
 @dataclass(frozen=True)
 class DeviceAccount:
-    """`busy`, `stall`, `host_bound`, `device_side` and `profiler` are disjoint and fill the device's window.
+    """`busy`, `stall`, `host_bound`, `device_side`, `profiler` and `time.not_captured` are disjoint and fill the
+    device's window.
 
     `stall_operation[i]` is charged with stall piece i; `stall_process`, `host_bound_process` and `host_bound_thread`:
     whose launch ended the gap. `unknown` are stretches in which graphs ran that left no GPU row.
@@ -38,10 +40,12 @@ class DeviceAccount:
     unknown: Intervals
 
 
-def account(trace: Trace, calls: Calls, operations: Operations, is_sync_call: BoolArray) -> list[DeviceAccount]:
+def account(
+    trace: Trace, calls: Calls, operations: Operations, is_sync_call: BoolArray, lost: LostEvents
+) -> list[DeviceAccount]:
     """One entry a device, in order of the device id."""
     unknown = _graphs_without_gpu_work(calls, operations)
-    return [_account(device, calls, operations, unknown) for device in device_times(trace, calls, is_sync_call)]
+    return [_account(device, calls, operations, unknown) for device in device_times(trace, calls, is_sync_call, lost)]
 
 
 def of_device(trace: Trace, accounts: list[DeviceAccount], device: int | None) -> list[DeviceAccount]:
@@ -59,7 +63,7 @@ def _account(device: DeviceTime, calls: Calls, operations: Operations, unknown: 
     charges, host_bound = attribute(device, calls, operations)
     order = np.argsort(charges.start, kind="stable")
     not_late = ~device.host_late
-    device_side, gap = subtract(Intervals(device.gaps.start[not_late], device.gaps.end[not_late]), device.overhead)
+    device_side, gap = subtract(Intervals(device.gaps.start[not_late], device.gaps.end[not_late]), device.not_idle)
     own_unknown = [unknown[code] for code in unknown if calls.processes[code] in device.process_ids]
     return DeviceAccount(
         time=device,

@@ -13,6 +13,7 @@ from nsys_sync.analysis.accounting import DeviceAccount
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.intervals import IntArray, Intervals, intersect
 from nsys_sync.analysis.locate import PythonLocations
+from nsys_sync.analysis.lost_events import LostEvents
 from nsys_sync.analysis.operations import Operations
 from nsys_sync.analysis.options import Options
 from nsys_sync.analysis.phases import Selection, StartupEnd
@@ -40,6 +41,7 @@ class Attributed:
     calls: Calls
     operations: Operations
     accounts: Sequence[DeviceAccount]
+    lost: LostEvents
     selection: Selection
     startup: Sequence[StartupEnd]
     steps: pd.DataFrame | None

@@ -25,6 +25,8 @@ class Calls:
     `thread` is a code, an index into `global_tids` (sorted), and so are process codes, into `processes` (sorted).
     `row` is the call's row in the trace's `api` table.
     `launched_by[r]` is the call that launched GPU row r of the trace, or -1.
+    `chained` are the calls with a callchain, and `chained_is_one_row` says which of them have no second row: nsys
+    writes the row with the callchain, CUPTI the other.
     `loading_end[r]` are ends of module-loading and context-creating rows (nested ones too), `loading_process` theirs.
     """
 
@@ -41,6 +43,8 @@ class Calls:
     loading_end: IntArray
     loading_process: IntArray
     process_of_thread: IntArray
+    chained: IntArray
+    chained_is_one_row: BoolArray
     api: pd.DataFrame
 
     def __len__(self) -> int:
@@ -82,11 +86,16 @@ def outermost_calls(trace: Trace) -> Calls:
         # Beside the sorting below: neither holds the GIL for long.
         launching_rows = pool.submit(_launching_rows, trace, processes, ~np.isin(class_of_name, NEVER_LAUNCH))
         call_of_row = np.full(len(api) + 1, -1, dtype=np.int64)  # the last is for GPU rows without a launching row
-        rows, calls = [], 0
+        rows, chained, one_row, calls = [], [], [], 0
         for own in _rows_by_thread(global_tid, tids):
             order = _outer_first(own, start, end, no_chain)
             outermost = _is_outermost(start[order], end[order], unfinished[order])
             rows.append(order[outermost])
+            with_chain = np.flatnonzero(~no_chain[rows[-1]])
+            if len(with_chain):
+                count = np.diff(np.append(np.flatnonzero(outermost), len(order)))
+                chained.append(calls + with_chain)
+                one_row.append(count[with_chain] == 1)
             call_of_row[order] = calls - 1 + np.cumsum(outermost)
             calls += len(rows[-1])
         row = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
@@ -105,6 +114,8 @@ def outermost_calls(trace: Trace) -> Calls:
         loading_end=end[loading],
         loading_process=np.searchsorted(processes, global_tid[loading] >> 24),
         process_of_thread=np.searchsorted(processes, tids >> 24),
+        chained=np.concatenate(chained) if chained else np.empty(0, dtype=np.int64),
+        chained_is_one_row=np.concatenate(one_row) if one_row else np.empty(0, dtype=bool),
         api=api[["name", "correlation_id", "callchain_id"]],
     )
 

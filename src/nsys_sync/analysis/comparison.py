@@ -561,6 +561,7 @@ def _total(analysis: model.Analysis, idle: bool) -> model.TimeShares:
         host_bound_ns=known(device.host_bound_ns for device in devices),
         device_side_ns=known(device.device_side_ns for device in devices),
         profiler_ns=sum(device.profiler_ns or 0 for device in devices),
+        not_captured_ns=sum(device.not_captured_ns or 0 for device in devices),
         outside_ns=sum(device.outside_ns for device in devices),
     )
 

@@ -8,7 +8,18 @@ import numpy as np
 import pandas as pd
 
 from nsys_sync.analysis.calls import Calls
-from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, gaps_between, union, union_of_sorted
+from nsys_sync.analysis.intervals import (
+    EMPTY,
+    NONE,
+    IntArray,
+    Intervals,
+    gaps_between,
+    intersect,
+    subtract,
+    union,
+    union_of_sorted,
+)
+from nsys_sync.analysis.lost_events import LostEvents
 from nsys_sync.trace.tables import BoolArray, Trace, blocks
 
 
@@ -18,7 +29,9 @@ class DeviceTime:
 
     `closing_call[g]` launched the activity that ends gap g, -1 where its launch is not in the trace; `host_late[g]`
     says that the host had queued nothing when the gap began. `overhead` are the profiler's own pauses in processes
-    that use the device. `launches[c]` says that call c launched work here; `process_ids` are the processes with
+    that use the device, and `not_captured` parts of gaps in which events of these processes are missing; the two have
+    nothing in common. `communication` is the part of `busy` in which nothing but kernels of NCCL ran, None where the
+    kernels have no names. `launches[c]` says that call c launched work here; `process_ids` are the processes with
     rows on the device.
     """
 
@@ -30,25 +43,35 @@ class DeviceTime:
     closing_call: IntArray
     host_late: BoolArray
     overhead: Intervals
+    not_captured: Intervals
+    communication: Intervals | None
     launches: BoolArray
     process_ids: IntArray
 
+    @property
+    def not_idle(self) -> Intervals:
+        """What is cut out of gaps before they are charged to anyone."""
+        if not len(self.not_captured):
+            return self.overhead
+        both = (self.overhead, self.not_captured)
+        return union(np.concatenate([one.start for one in both]), np.concatenate([one.end for one in both]))
 
-def device_times(trace: Trace, calls: Calls, is_sync_call: BoolArray) -> list[DeviceTime]:
+
+def device_times(trace: Trace, calls: Calls, is_sync_call: BoolArray, lost: LostEvents) -> list[DeviceTime]:
     """One entry a device that has any activity with a length, in order of the device id."""
     device = trace.gpu["device_id"].to_numpy()
     result = []
     devices = sorted(pd.unique(device).tolist())
     for device_id in devices:
         rows = slice(None) if len(devices) == 1 else np.flatnonzero(device == device_id)
-        one = _device_time(trace, calls, is_sync_call, device_id, rows)
+        one = _device_time(trace, calls, is_sync_call, lost, device_id, rows)
         if one is not None:
             result.append(one)
     return result
 
 
 def _device_time(
-    trace: Trace, calls: Calls, is_sync_call: BoolArray, device_id: int, rows: IntArray | slice
+    trace: Trace, calls: Calls, is_sync_call: BoolArray, lost: LostEvents, device_id: int, rows: IntArray | slice
 ) -> DeviceTime | None:
     start, end = trace.gpu["start_ns"].to_numpy()[rows], trace.gpu["end_ns"].to_numpy()[rows]
     launched_by = calls.launched_by[rows]
@@ -75,6 +98,7 @@ def _device_time(
         if own.any()
         else EMPTY
     )
+    not_captured = intersect(gaps, _lost_stretches(trace, calls, lost, rows))[0]
     launches = np.zeros(len(calls), dtype=bool)
     launches[launched_by if (launched_by >= 0).all() else launched_by[launched_by >= 0]] = True
     return DeviceTime(
@@ -85,9 +109,42 @@ def _device_time(
         gaps=gaps,
         closing_call=closing,
         host_late=host_late,
-        overhead=overhead,
+        overhead=subtract(overhead, not_captured)[0],
+        not_captured=not_captured,
+        communication=_communication_alone(trace, rows),
         launches=launches,
         process_ids=process_ids,
+    )
+
+
+def _communication_alone(trace: Trace, rows: IntArray | slice) -> Intervals | None:
+    if trace.communication is None:
+        return None
+    if not len(trace.communication):
+        return EMPTY
+    start, end = trace.gpu["start_ns"].to_numpy(), trace.gpu["end_ns"].to_numpy()
+    here = np.zeros(len(start), dtype=bool)
+    here[rows] = True
+    communicates = np.zeros(len(start), dtype=bool)
+    communicates[trace.communication] = True
+    own, other = here & communicates, here & ~communicates
+    return subtract(union(start[own], end[own]), union(start[other], end[other]))[0]
+
+
+def _lost_stretches(trace: Trace, calls: Calls, lost: LostEvents, rows: IntArray | slice) -> Intervals:
+    """Where events of any process with work on the device are missing."""
+    if not len(lost.process):
+        return EMPTY
+    launched_by, start = calls.launched_by[rows], trace.gpu["start_ns"].to_numpy()[rows]
+    launched = launched_by >= 0
+    process = np.searchsorted(calls.processes, trace.gpu["process"].to_numpy()[rows])
+    found = [
+        lost.on_device(code, calls.start[launched_by[own]], start[own])
+        for code in np.unique(process[launched]).tolist()
+        for own in [launched & (process == code)]
+    ]
+    return union(
+        np.concatenate([one.start for one in found] or [NONE]), np.concatenate([one.end for one in found] or [NONE])
     )
 
 

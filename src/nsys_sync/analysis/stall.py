@@ -42,9 +42,9 @@ class HostBound:
 
 
 def attribute(device: DeviceTime, calls: Calls, operations: Operations) -> tuple[Charges, HostBound]:
-    """Charges every moment of the device's host-late gaps, profiler overhead aside."""
+    """Charges every moment of the device's host-late gaps, profiler overhead and what was not captured aside."""
     late = Intervals(device.gaps.start[device.host_late], device.gaps.end[device.host_late])
-    pieces, gap = subtract(late, device.overhead)
+    pieces, gap = subtract(late, device.not_idle)
     closing = device.closing_call[device.host_late][gap]
     process = calls.process_of(closing)
 

@@ -15,13 +15,17 @@ from nsys_sync.analysis.calls import PID_MASK
 from nsys_sync.analysis.host_work import LineText, host_work
 from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, distinct, intersect, subtract, union
 from nsys_sync.analysis.locate import innermost_range
+from nsys_sync.analysis.lost_events import NEVER
 from nsys_sync.analysis.phases import families, startup_by_process, user_ranges
+from nsys_sync.analysis.polling import polling
 from nsys_sync.analysis.redundant import redundant_operations
 from nsys_sync.analysis.regions import regions
 from nsys_sync.analysis.site_keys import python_stack_hash, sites_of
 from nsys_sync.analysis.sites import HOW, TraceOperations
 from nsys_sync.trace.tables import BoolArray
 
+MIGRATION_KINDS = (11, 12, 13)
+"""Copies that unified memory makes by itself, as in the export's ENUM_CUDA_MEMCPY_OPER."""
 TIMELINE_BINS = 400
 ZOOM_SPANS = 600
 SHORTEST_CONCLUSIVE_NS = 50_000_000
@@ -126,8 +130,9 @@ def _idle_figures(one: Attributed) -> tuple[IntArray, IntArray, IntArray, BoolAr
         np.add.at(startup_stall, owner, np.maximum(until - pieces.start, 0))
         uses = np.isin(calls.processes[operations.process], account.time.process_ids)
         start, end = operations.start[uses], operations.end[uses]
-        gaps, profiler = one.clipped(account.time.gaps)[0], one.clipped(account.profiler)[0]
-        idle_within[uses] += gaps.within(start, end) - profiler.within(start, end)
+        idle_within[uses] += one.clipped(account.time.gaps)[0].within(start, end)
+        for not_idle in (account.profiler, account.time.not_captured):
+            idle_within[uses] -= one.clipped(not_idle)[0].within(start, end)
         if one.refusal(account):
             known &= ~uses
     return stall, startup_stall, idle_within, known
@@ -166,6 +171,7 @@ def trace_report(
         steps=steps,
         regions=regions(one, shown, site_of_operation, site_ids),
         host_work=host_work(one, _source_line(one)),
+        polling=polling(one),
         coverage=_coverage(one, shown, processes),
     )
 
@@ -203,12 +209,14 @@ def _device(
         window_start_ns=start,
         window_ns=length,
         busy_ns=one.clipped(account.busy)[0].total_ns,
+        communication_ns=None if time.communication is None else one.clipped(time.communication)[0].total_ns,
         idle_ns=unless_refused(idle),
         stall_ns=unless_refused(stall.total_ns),
         host_bound_ns=unless_refused(host_bound.total_ns),
         device_side_ns=unless_refused(device_side.total_ns),
         device_side_without_launch_ns=unless_refused(int((device_side.end - device_side.start)[without_launch].sum())),
         profiler_ns=unless_refused(one.clipped(account.profiler)[0].total_ns),
+        not_captured_ns=unless_refused(one.clipped(time.not_captured)[0].total_ns),
         outside_ns=outside,
         startup_stall_ns=unless_refused(in_startup(stall, account.stall_process[stall_index])),
         startup_host_bound_ns=unless_refused(in_startup(host_bound, account.host_bound_process[bound_index])),
@@ -245,11 +253,12 @@ def _timeline(one: Attributed, account: DeviceAccount, shown: TraceOperations, r
         start_ns=low,
         bin_ns=(high - low) / bins,
         busy_ns=per_bin(account.busy),
+        communication_ns=per_bin(account.time.communication or EMPTY),
         stall_ns=per_bin(known(account.stall)),
         host_bound_ns=per_bin(known(account.host_bound)),
         device_side_ns=per_bin(known(account.device_side)),
         profiler_ns=per_bin(known(account.profiler)),
-        unknown_ns=per_bin(account.time.gaps if refused else EMPTY),
+        unknown_ns=per_bin(account.time.gaps if refused else account.time.not_captured),
         blocked_ns=per_bin(union(shown.start[uses], shown.end[uses])),
     )
 
@@ -284,6 +293,7 @@ def _zoom(
         ("host-bound", account.host_bound),
         ("device-side", account.device_side),
         ("profiler", account.profiler),
+        ("unknown", account.time.not_captured),
     )
     for lane, intervals in lanes:
         pieces = _merged(intersect(intervals, window)[0], resolution)
@@ -441,4 +451,44 @@ def _warnings(one: Attributed) -> list[str]:
     early = int(((launched_by >= 0) & finished & (trace.gpu["start_ns"].to_numpy() < calls.start[launched_by])).sum())
     if early:
         result.append(f"{early} of {len(launched_by)} GPU rows begin before their launch call does: the clocks differ")
-    return result
+    return [*result, *_lost(one), *_migrations(one)]
+
+
+def _lost(one: Attributed) -> Iterable[str]:
+    """What shows that events are missing, and of how much time nothing is known because of it."""
+    lost = one.lost
+    signs = [
+        f"{count:,} {what}"
+        for count, what in (
+            (lost.launches, "kernel launches left no GPU row"),
+            (lost.syncs, "synchronize calls lack the driver's record"),
+            (lost.calls, "calls are missing by their correlation ids"),
+        )
+        if count
+    ]
+    if not signs:
+        return
+    resumed = lost.resumed[lost.resumed < NEVER]
+    until = "to the end" if (lost.resumed == NEVER).any() else f"until t = {int(resumed.max()) / 1e9:.6f} s"
+    missing = ", ".join(
+        f"{account.time.not_captured.total_ns / 1e6:.3f} ms without activity of GPU {account.time.device_id} are not "
+        "called idle"
+        for account in one.accounts
+        if len(account.time.not_captured)
+    )
+    yield (
+        f"nsys lost CUDA events: {', '.join(signs)} (from t = {int(lost.begin.min()) / 1e9:.6f} s {until}); "
+        f"{missing or 'outside the window of GPU activity'}. Its version may be older than the driver: use a newer "
+        "nsys, or capture a shorter range"
+    )
+
+
+def _migrations(one: Attributed) -> Iterable[str]:
+    copies = one.trace.copies
+    rows = copies["gpu_row"].to_numpy()[np.isin(copies["copy_kind"].to_numpy(), MIGRATION_KINDS)]
+    if len(rows):
+        start, end = (one.trace.gpu[name].to_numpy()[rows] for name in ("start_ns", "end_ns"))
+        yield (
+            f"{len(rows):,} migrations of unified memory count as busy: {union(start, end).total_ns / 1e6:.3f} ms in "
+            "all. A CPU that waits for its pages makes no CUDA call, so such waits are not among the sync sites"
+        )

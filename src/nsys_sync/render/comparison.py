@@ -30,7 +30,7 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
         "where a file or function was renamed the match says how sure it is.",
     ),
 )
-_PARTS = ("busy", "stall", "host-bound", "device-side", "profiler", "outside")
+_PARTS = ("busy", "stall", "host-bound", "device-side", "profiler", "unknown", "outside")
 _CERTAINTY = {"certain": "certain", "likely": "likely", "open": "not sure"}
 
 
@@ -116,7 +116,7 @@ def window_rows(old: TimeShares, new: TimeShares) -> list[Row]:
     rows = [_row("", "window", old.window_ns, new.window_ns)]
     for key in _PARTS:
         before, after = _part(old, key), _part(new, key)
-        if key != "outside" or before or after:
+        if key not in ("unknown", "outside") or before or after:
             label = "stall" if key == "stall" else PART_LABELS[key]
             rows.append(_row(key, label, before, after))
     idle = "idle: stall, host-bound and device-side"
@@ -133,6 +133,7 @@ def device_shares(device: Device) -> TimeShares:
         host_bound_ns=device.host_bound_ns,
         device_side_ns=device.device_side_ns,
         profiler_ns=device.profiler_ns or 0,
+        not_captured_ns=device.not_captured_ns or 0,
         outside_ns=device.outside_ns,
     )
 
@@ -350,6 +351,7 @@ def _part(shares: TimeShares, key: str) -> int | None:
         "host-bound": shares.host_bound_ns,
         "device-side": shares.device_side_ns,
         "profiler": shares.profiler_ns,
+        "unknown": shares.not_captured_ns,
         "outside": shares.outside_ns,
     }
     return values[key]
@@ -360,7 +362,7 @@ def _difference(before: float | None, after: float | None) -> float | None:
 
 
 def _more_or_less(key: str, ns: int) -> str:
-    label = "outside the activity" if key == "outside" else key
+    label = {"outside": "outside the activity", "unknown": "not captured"}.get(key, key)
     return f"{label} {duration(abs(ns))} {'more' if ns > 0 else 'less'}"
 
 

@@ -252,6 +252,7 @@ def environment() -> Environment:
         gaps_sentence=lambda device: summary.gaps_sentence(device) or "",
         ratio=text.ratio,
         startup_sentences=summary.startup_sentences,
+        polling_sentences=summary.polling_sentences,
         steps_sentence=summary.steps_sentence,
         time_point=text.time_point,
         trace_title=summary.trace_title,

@@ -49,6 +49,7 @@ from nsys_sync.render.summary import (
     omitted_sentence,
     place,
     place_parts,
+    polling_sentences,
     shown_devices,
     shown_traces,
     sites_sum,
@@ -203,7 +204,7 @@ def _time(analysis: Analysis) -> Iterable[str]:
             if gaps:
                 yield gaps
         sentences = [steps_sentence(trace.steps)] if trace.steps else []
-        sentences += startup_sentences(trace)
+        sentences += [*startup_sentences(trace), *polling_sentences(trace)]
         if sentences:
             yield listed(sentences)
     folded = folded_sentence(analysis)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 COLORS = {
     "busy": "#5b8fb9",
+    "communication": "#9cc3de",
     "stall": "#d1495b",
     "host-bound": "#e3a23b",
     "device-side": "#7d6bb0",
@@ -41,8 +42,14 @@ _THEMED = {
     _GRID: f"var(--line,{_GRID})",
 }
 
-_LAYERS = ("busy", "stall", "host-bound", "device-side", "profiler", "unknown")
-_LEGEND = {**PART_LABELS, "stall": "stall", "unknown": "not known", "blocked": "CPU blocked in a sync"}
+_LAYERS = ("busy", "communication", "stall", "host-bound", "device-side", "profiler", "unknown")
+_LEGEND = {
+    **PART_LABELS,
+    "communication": "NCCL kernels alone",
+    "stall": "stall",
+    "unknown": "not known",
+    "blocked": "CPU blocked in a sync",
+}
 
 SITES_SHOWN = 15
 _BINS = 240
@@ -298,7 +305,7 @@ def _draw_shares(
 def _draw_zoom(canvas: _Canvas, zoom: Zoom, most_spans: int) -> None:
     from matplotlib.path import Path
 
-    lanes = ("busy", "stall", "host-bound", "device-side", "profiler", "operation")
+    lanes = ("busy", "stall", "host-bound", "device-side", "profiler", "unknown", "operation")
     spans = sorted(zoom.spans, key=lambda span: span.start_ns - span.end_ns)[:most_spans]
     present = [lane for lane in lanes if any(span.lane == lane for span in spans)]
     if not present:
@@ -443,7 +450,8 @@ def _merged(timeline: Timeline, most: int) -> dict[str, list[float]]:
     while total % step:
         step += 1
     series = {
-        "busy": timeline.busy_ns,
+        "busy": tuple(busy - nccl for busy, nccl in zip(timeline.busy_ns, timeline.communication_ns, strict=True)),
+        "communication": timeline.communication_ns,
         "stall": timeline.stall_ns,
         "host-bound": timeline.host_bound_ns,
         "device-side": timeline.device_side_ns,

@@ -22,6 +22,7 @@ LISTED = 8
 MESSAGE_LENGTH = 600
 PART_LABELS = {
     "busy": "busy",
+    "communication": "busy with NCCL kernels alone: they spin while other ranks are late",
     "stall": "stall: removable by removing syncs",
     "host-bound": "host-bound",
     "device-side": "device-side",
@@ -52,6 +53,8 @@ def headline(analysis: Analysis) -> str:
         which = "" if len(devices) == 1 else f" for {refused} of {len(devices)} GPUs"
         return f"GPU idle time not known{which} (the reason stands below); {_blocked_sentence(analysis)}"
     idle = f"GPU idle {ratio(sum(idles), analysis.window_ns)} of {window}"
+    if lost := sum(device.not_captured_ns or 0 for device in devices):
+        idle += f", and {ratio(lost, analysis.window_ns)} ({duration(lost)}) not captured: busy or idle is not known"
     if not _sites(analysis):
         caused: int | None = 0
         text = f"{idle}; no sync operations {_on_record(analysis)}"
@@ -188,7 +191,9 @@ def device_title(device: Device) -> str:
 
 def device_parts(device: Device) -> list[Part]:
     """Where the window went; the parts' sum is the window wherever all of them are known."""
-    shares: list[tuple[str, int | None]] = [("busy", device.busy_ns)]
+    shares: list[tuple[str, int | None]] = [("busy", device.busy_ns - (device.communication_ns or 0))]
+    if device.communication_ns:
+        shares.append(("communication", device.communication_ns))
     if device.idle_ns is None:
         known = device.busy_ns + (device.profiler_ns or 0) + device.outside_ns
         shares.append(("unknown", device.window_ns - known))
@@ -198,6 +203,8 @@ def device_parts(device: Device) -> list[Part]:
             ("host-bound", device.host_bound_ns),
             ("device-side", device.device_side_ns),
         ]
+        if device.not_captured_ns:
+            shares.append(("unknown", device.not_captured_ns))
     shares.append(("profiler", device.profiler_ns))
     if device.outside_ns:
         shares.append(("outside", device.outside_ns))
@@ -261,6 +268,19 @@ def startup_sentences(trace: TraceReport) -> list[str]:
         for startup in trace.startup
     ]
     return _listed(sentences, "process has a start-up", "processes have a start-up")
+
+
+def polling_sentences(trace: TraceReport) -> list[str]:
+    """Threads that waited by asking, which is not counted as blocked time."""
+    sentences = [
+        f"Polling, not blocking: {count(one.calls, 'call')} of {plain_name(one.api)} on thread {one.tid}"
+        f"{f' ({plain_name(one.thread, 60)})' if one.thread else ''} of process {one.pid} in {count(one.runs, 'run')}, "
+        f"{duration(one.polled_ns)} in all, the longest {duration(one.longest_ns)}, the first at "
+        f"t = {time_point(one.first_start_ns)}. The thread waits by asking; a blocking wait "
+        "(event.synchronize()) would leave the CPU to others."
+        for one in trace.polling
+    ]
+    return _listed(sentences, "thread that polls", "threads that poll")
 
 
 def coverage_sentences(coverage: Coverage) -> list[str]:

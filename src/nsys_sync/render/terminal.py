@@ -46,6 +46,7 @@ from nsys_sync.render.summary import (
     order_of,
     place,
     place_parts,
+    polling_sentences,
     shown_devices,
     shown_traces,
     sites_sum,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 
 STYLES = {
     "busy": "blue",
+    "communication": "cyan",
     "stall": "bold red",
     "host-bound": "yellow",
     "device-side": "magenta",
@@ -154,7 +156,7 @@ def _trace(trace: TraceReport, devices: Sequence[Device], width: int) -> Iterabl
             yield Padding(Text(gaps, style="dim"), (0, 0, 0, 4))
     if trace.steps:
         yield indented(steps_sentence(trace.steps))
-    for sentence in startup_sentences(trace):
+    for sentence in (*startup_sentences(trace), *polling_sentences(trace)):
         yield indented(sentence)
 
 

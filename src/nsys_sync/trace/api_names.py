@@ -20,6 +20,7 @@ class ApiClass(IntEnum):
     GRAPH_LAUNCH = 8
     EVENT = 9
     STREAM_SYNC = 10
+    KERNEL_LAUNCH = 11
 
 
 _VERSION_SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
@@ -35,9 +36,18 @@ _RULES: tuple[tuple[re.Pattern[str], ApiClass], ...] = tuple(
         (r"cudaFree$|cuMemFree$", ApiClass.FREE),
         (r"cu(Module|Library)Load|cuCtxCreate|cuDevicePrimaryCtxRetain", ApiClass.LOADING),
         (r"(cuda|cu)GraphLaunch$", ApiClass.GRAPH_LAUNCH),
+        (r"(cuda|cu)Launch(Kernel(ExC?)?|CooperativeKernel|Grid(Async)?)?$", ApiClass.KERNEL_LAUNCH),
         (r"(cuda|cu)Event|(cuda|cu)StreamWaitEvent$", ApiClass.EVENT),
     )
 )
+
+
+_POLL = re.compile(r"(cuda|cu)(Stream|Event)Query$")
+
+
+def is_poll(name: str) -> bool:
+    """Whether the call asks if work is done: called over and over, it is a way to wait."""
+    return _POLL.match(base_name(name)) is not None
 
 
 def base_name(name: str) -> str:

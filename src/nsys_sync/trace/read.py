@@ -17,7 +17,7 @@ import pyarrow as pa
 from nsys_sync.errors import TraceError
 from nsys_sync.trace import python_backtrace as backtrace
 from nsys_sync.trace import schema as s
-from nsys_sync.trace.api_names import ApiClass, classify
+from nsys_sync.trace.api_names import ApiClass, base_name, classify, is_poll
 from nsys_sync.trace.sqlite_file import SqliteFile, export_command
 from nsys_sync.trace.tables import (
     NEVER_ENDED,
@@ -34,6 +34,7 @@ STRINGS_PER_QUERY = 500
 READERS = 2
 SAYS_NOTHING = frozenset({"", "root", "user", "host", "localhost", "vm"})
 """User and host names that identify nobody, and would be replaced in ordinary text."""
+_NONE: IntArray = np.empty(0, dtype=np.int64)
 _CALLCHAIN_COLUMNS = ("id", "symbol", "module", "stackDepth")
 LATEST_TIME = 2**61
 """73 years, in ns."""
@@ -58,8 +59,10 @@ def read_trace(file: SqliteFile, native_needles: Iterable[str]) -> Trace:
         nvtx_ranges = pool.submit(_read_nvtx, file)
         stream_sync_rows = pool.submit(_read_stream_syncs, file)
         overhead_rows = pool.submit(_read_overhead, file)
+        poll_rows = pool.submit(_read_polls, file)
     api, api_names = api_rows.result()
     gpu, copies = gpu_rows.result()
+    communication = _communication_kernels(file, len(copies))
     python = python_events.result()
     metadata = _read_metadata(file)
     if not len(api):
@@ -79,8 +82,10 @@ def read_trace(file: SqliteFile, native_needles: Iterable[str]) -> Trace:
         api=api,
         api_names=api_names,
         gpu=gpu,
+        communication=communication,
         copies=copies,
         stream_syncs=stream_sync_rows.result(),
+        polls=poll_rows.result(),
         nvtx=nvtx_ranges.result(),
         overhead=overhead_rows.result(),
         python=python,
@@ -153,10 +158,9 @@ def _concat(parts: list[pd.DataFrame], columns: Iterable[str]) -> pd.DataFrame:
 
 def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
     # Often a third of all rows (cuKernelGetName at every launch), and nothing depends on them.
-    strings = file.rows(f"SELECT id, value FROM {_strings_source(file)} WHERE value GLOB 'cu*'", (int, str))
-    queries = [i for i, name in strings if classify(name) is ApiClass.QUERY]
+    queries = _names_of_class(file, ApiClass.QUERY)
     parts = [
-        pd.DataFrame(_events(file, table, s.API_COLUMNS, [f'"nameId" <> {i}' for i in queries]), copy=False)
+        pd.DataFrame(_events(file, table, s.API_COLUMNS, [f'"nameId" NOT IN ({queries or -1})']), copy=False)
         for table in s.API_TABLES
         if file.has(table)
     ]
@@ -170,6 +174,65 @@ def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
         name=name, unfinished=api["end_ns"].to_numpy() < api["start_ns"].to_numpy()
     )
     return api, tuple(names.get(name_id, "unnamed call") for name_id in code_of)
+
+
+def read_failed_launches(file: SqliteFile) -> tuple[IntArray, IntArray]:
+    """Start (ns) and globalTid of the kernel launches that CUDA refused: they left no work on the GPU."""
+    start, global_tid = [], []
+    launches = _names_of_class(file, ApiClass.KERNEL_LAUNCH)
+    for table in s.API_TABLES:
+        if launches and file.has(table, s.RETURN_VALUE):
+            rows = file.integers(
+                _select(
+                    file,
+                    table,
+                    {name: s.API_COLUMNS[name] for name in ("start_ns", "global_tid")},
+                    [f'"{s.RETURN_VALUE}" <> 0', f'"nameId" IN ({launches})'],
+                )
+            )
+            start.append(rows["start_ns"])
+            global_tid.append(rows["global_tid"])
+    return (np.concatenate(start), np.concatenate(global_tid)) if start else (_NONE, _NONE)
+
+
+def read_query_starts(file: SqliteFile, process: int) -> IntArray:
+    """The sorted start times (ns) of a process's calls that only ask, which are not among a trace's calls."""
+    queries = _names_of_class(file, ApiClass.QUERY)
+    found = [
+        file.integers(
+            _select(
+                file,
+                table,
+                {"start_ns": s.API_COLUMNS["start_ns"]},
+                [f'"nameId" IN ({queries})', f'"globalTid" >> 24 = {process}'],
+            )
+        )["start_ns"]
+        for table in s.API_TABLES
+        if queries and file.has(table)
+    ]
+    return np.sort(np.concatenate(found)) if found else _NONE
+
+
+def _read_polls(file: SqliteFile) -> pd.DataFrame:
+    names = {i: base_name(name) for i, name in _api_names(file) if is_poll(name)}
+    wanted = {name: s.API_COLUMNS[name] for name in ("start_ns", "end_ns", "global_tid", "name_id")}
+    parts = [
+        pd.DataFrame(_events(file, table, wanted, [f'"nameId" IN ({", ".join(map(str, names))})']))
+        for table in s.API_TABLES
+        if names and file.has(table)
+    ]
+    polls = _concat(parts, wanted)
+    return polls.drop(columns="name_id").assign(api=pd.Categorical(polls["name_id"].map(names)))
+
+
+def _api_names(file: SqliteFile) -> list[tuple[Any, ...]]:
+    """(id, name) of every string that can be the name of an API call."""
+    return file.rows(f"SELECT id, value FROM {_strings_source(file)} WHERE value GLOB 'cu*'", (int, str))
+
+
+def _names_of_class(file: SqliteFile, api_class: ApiClass) -> str:
+    """The ids of all API names of a class, for SQL."""
+    return ", ".join(str(i) for i, name in _api_names(file) if classify(name) is api_class)
 
 
 def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -191,6 +254,19 @@ def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd
     )
     own = {name: copies[name] for name in s.COPY_COLUMNS}
     return gpu, pd.DataFrame({"gpu_row": np.arange(len(own["copy_kind"])), **own})
+
+
+def _communication_kernels(file: SqliteFile, copies: int) -> IntArray | None:
+    """The GPU rows of NCCL's kernels: kernels follow the copies."""
+    if not file.has(s.KERNEL, s.KERNEL_NAME) or not file.has(s.STRINGS):
+        return None
+    names = file.rows(
+        f"SELECT id, value FROM {_strings_source(file)} WHERE value GLOB '{s.COMMUNICATION_KERNELS}'", (int, str)
+    )
+    if not names:
+        return _NONE
+    kernels = _events(file, s.KERNEL, {**s.GPU_COLUMNS, "name_id": s.Column(s.KERNEL_NAME, -1)})
+    return copies + np.flatnonzero(np.isin(kernels["name_id"], [i for i, _ in names]))
 
 
 def _read_stream_syncs(file: SqliteFile) -> pd.DataFrame:

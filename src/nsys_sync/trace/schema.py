@@ -93,6 +93,10 @@ API_COLUMNS: Mapping[str, Column] = {
     "name_id": Column("nameId"),
     "callchain_id": Column("callchainId", -1, absent=-1),
 }
+RETURN_VALUE = "returnValue"
+KERNEL_NAME = "shortName"
+COMMUNICATION_KERNELS = "nccl*Kernel*"
+"""A GLOB on kernel names: `ncclDevKernel_AllReduce_Sum_f32_RING_LL`, before NCCL 2.19 `ncclKernel_AllReduce_…`."""
 GPU_COLUMNS: Mapping[str, Column] = {
     "start_ns": Column("start"),
     "end_ns": Column("end", "start - 1"),

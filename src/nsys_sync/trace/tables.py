@@ -96,8 +96,10 @@ class Trace:
         unfinished (bool): every runtime and driver row, also duplicated and nested ones, in no promised order
     gpu: start_ns, end_ns, device_id, process, correlation_id (-1 none), unfinished (bool): kernels, copies, memsets
         and graphs
+    communication: rows of gpu that are kernels of NCCL; None where the export has no names of kernels
     copies: gpu_row (index into gpu), context_id, stream_id, copy_kind, src_kind, dst_kind (NVIDIA's numbers, -1 none)
     stream_syncs: start_ns, end_ns, process, correlation_id, context_id, stream_id
+    polls: start_ns, end_ns, global_tid, api (str): calls that ask whether a stream or an event is done
     nvtx: start_ns, end_ns, global_tid, name (str), domain (str), is_push_pop (bool)
     overhead: start_ns, end_ns, process
     """
@@ -107,8 +109,10 @@ class Trace:
     api: pd.DataFrame
     api_names: tuple[str, ...]
     gpu: pd.DataFrame
+    communication: IntArray | None
     copies: pd.DataFrame
     stream_syncs: pd.DataFrame
+    polls: pd.DataFrame
     nvtx: pd.DataFrame
     overhead: pd.DataFrame
     python: PythonEvents
