@@ -2,6 +2,21 @@
 
 Everything is plain Python over plain rows: no numpy, no clever joins. It is slow on purpose. Integer nanoseconds
 throughout. Where the definition leaves a tie open, the reading used here is said in a comment that starts with TIE.
+
+Which rows of a damaged export count:
+- A table that is not there has no rows, and a column that is not there is NULL in every row. Views are no tables.
+- A row counts if its start is there, and of API calls the thread and the name's id too, of GPU work the device number.
+  Rows with a start or an end beyond 2**61 ns (73 years) either way do not count.
+- A NULL end, one of 0 (exports before 2022 wrote that), or one before the start means that it never ended.
+- A NULL process or thread is -1, and so are a NULL stream, context and memory kind. Ids below 1 are none: CUPTI counts
+  from 1.
+- A name's id without a string names a call that is none of those known. Profiler overhead counts with any name that is
+  not "Unknown", and without one.
+- Queries only ask: their rows are set aside before everything else, so what was traced inside one stands by itself.
+- The SYNCHRONIZATION row of a call is one with the id of the call itself, not of one inside it, and lies in it; one
+  without an end says nothing.
+- Of several API rows with the correlation id of a GPU row, that launched it which began first among those whose names
+  can launch; where none can, the launch is not in the trace.
 """
 
 from __future__ import annotations
@@ -17,6 +32,8 @@ from typing import Any
 
 LAUNCH_QUEUE_DEPTH = 1024
 INFINITE = 1 << 62
+LATEST = 2**61
+NONE = -1
 
 EXPLICIT = {
     "cudaStreamSynchronize",
@@ -46,8 +63,8 @@ class Call:
     start: int
     end: int | None
     name: str
-    correlation_ids: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Ids of its own rows and of those inside it, each with the names of the rows that have it."""
+    rows: list[tuple[int, int, str]] = field(default_factory=list)
+    """(correlation id, start, name) of its own row and of those inside it."""
     gpu_rows: list[GpuRow] = field(default_factory=list)
     sync_rows: list[tuple[int, int]] = field(default_factory=list)
     is_sync: bool = False
@@ -71,9 +88,9 @@ class GpuRow:
     stream: int
     start: int
     end: int | None
-    correlation_id: int | None
-    src_kind: int | None = None
-    dst_kind: int | None = None
+    correlation_id: int
+    src_kind: int = NONE
+    dst_kind: int = NONE
     call: Call | None = None
 
     @property
@@ -155,13 +172,36 @@ class OracleResult:
 # ------------------------------------------------------------------------------------------------------- reading
 
 
-def _rows(connection: sqlite3.Connection, table: str, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
+def _cells(connection: sqlite3.Connection, table: str, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
     """All rows of a table, a column that is not there read as NULL; a table that is not there has no rows."""
-    have = {row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')}
-    if not have:
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone():
         return []
+    have = {row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')}
     chosen = ", ".join(f'"{column}"' if column in have else "NULL" for column in columns)
-    return connection.execute(f'SELECT {chosen} FROM "{table}" ORDER BY rowid').fetchall()
+    return connection.execute(f'SELECT {chosen} FROM "{table}"').fetchall()
+
+
+def _events(
+    connection: sqlite3.Connection, table: str, needed: tuple[str, ...], others: tuple[str, ...] = ()
+) -> list[tuple[Any, ...]]:
+    """(start, end or None, needed…, others…) of the rows that count; others that are NULL are NONE."""
+    found = []
+    for start, end, *rest in _cells(connection, table, ("start", "end", *needed, *others)):
+        if start is None or None in rest[: len(needed)]:
+            continue
+        if any(abs(time) > LATEST for time in (start, end or start - 1)):
+            continue
+        known_end = end if end is not None and end >= start and end != 0 else None
+        found.append((start, known_end, *(NONE if value is None else value for value in rest)))
+    return found
+
+
+def _strings(connection: sqlite3.Connection) -> dict[int, str]:
+    return {
+        number: text
+        for number, text in _cells(connection, "StringIds", ("id", "value"))
+        if isinstance(number, int) and isinstance(text, str)
+    }
 
 
 def base_name(name: str) -> str:
@@ -176,90 +216,88 @@ def is_memset_name(name: str) -> bool:
     return name.startswith(("cudaMemset", "cuMemset"))
 
 
-def _finished(start: int, end: int | None) -> bool:
-    """An end of 0 is no end: that is how exports before 2022 wrote a missing one."""
-    return end is not None and end >= start and end != 0
-
-
 def read_calls(connection: sqlite3.Connection, names: dict[int, str]) -> list[Call]:
-    columns = ("start", "end", "globalTid", "correlationId", "nameId", "callchainId")
-    rows = _rows(connection, "CUPTI_ACTIVITY_KIND_RUNTIME", columns)
     by_thread: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
-    for number, (start, end, thread, correlation_id, name_id, callchain_id) in enumerate(rows):
-        known_end = end if _finished(start, end) else None
-        by_thread[thread].append((start, known_end, correlation_id, names[name_id], callchain_id, number))
+    for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
+        rows = _events(connection, table, ("globalTid", "nameId"), ("correlationId", "callchainId"))
+        for start, end, thread, name_id, correlation_id, callchain_id in rows:
+            name = base_name(names.get(name_id, "unnamed call"))
+            if not only_asks(name):
+                by_thread[thread].append((start, end, correlation_id, name, callchain_id))
     calls: list[Call] = []
     for thread, thread_rows in by_thread.items():
         # Outer rows first. TIE: of identical intervals the row with a callchainId is the outer, then table order.
-        thread_rows.sort(key=lambda r: (r[0], -(INFINITE if r[1] is None else r[1]), r[4] is None, r[5]))
+        thread_rows.sort(key=lambda r: (r[0], -(INFINITE if r[1] is None else r[1]), r[4] < 0))
         open_calls: list[Call] = []
-        for start, end, correlation_id, name, _, _ in thread_rows:
+        for start, end, correlation_id, name, _ in thread_rows:
             # Ended calls hold nothing more, but a row of no length is nested in another just like it.
             open_calls = [c for c in open_calls if c.end is not None and (c.end > start or c.start == start)]
             outer = None
             if end is not None:  # TIE: an unfinished row is nested in nothing.
-                outer = next((call for call in open_calls if end <= call.known_end), None)
+                # TIE: of calls that overlap, which no thread can make, it is in the one begun last.
+                outer = next((call for call in reversed(open_calls) if end <= call.known_end), None)
             if outer is None:
-                outer = Call(thread >> 24, thread, start, end, base_name(name))
+                outer = Call(thread >> 24, thread, start, end, name)
                 calls.append(outer)
                 open_calls.append(outer)
-            if correlation_id is not None and correlation_id > 0:  # CUPTI counts from 1; 0 stands for none
-                outer.correlation_ids[correlation_id].add(base_name(name))
+            outer.rows.append((correlation_id, start, name))
     return calls
 
 
 def read_gpu_rows(connection: sqlite3.Connection) -> list[GpuRow]:
-    columns = ("globalPid", "deviceId", "contextId", "streamId", "start", "end", "correlationId", "srcKind", "dstKind")
     # The device a row means: a process's own ordinal where the export says which GPU that is, else the number itself.
-    mapping = {(pid, cuda): gpu for gpu, cuda, pid in _rows(connection, "TARGET_INFO_CUDA_DEVICE", DEVICE_COLUMNS)}
+    mapping = {
+        (pid, cuda): gpu
+        for gpu, cuda, pid in _cells(connection, "TARGET_INFO_CUDA_DEVICE", DEVICE_COLUMNS)
+        if all(isinstance(number, int) for number in (gpu, cuda, pid))
+    }
     found: list[GpuRow] = []
-    for table in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"):
-        table_rows = _rows(connection, f"CUPTI_ACTIVITY_KIND_{table}", columns)
-        found.extend(GpuRow(table, row[0] >> 24, *row[1:]) for row in table_rows)
-    for row in found:
-        if not _finished(row.start, row.end):
-            row.end = None
-        row.device = mapping.get((row.process & 0xFFFFFF, row.device), row.device)
+    others = ("globalPid", "contextId", "streamId", "correlationId", "srcKind", "dstKind")
+    for table in ("MEMCPY", "KERNEL", "MEMSET", "GRAPH_TRACE"):
+        rows = _events(connection, f"CUPTI_ACTIVITY_KIND_{table}", ("deviceId",), others)
+        for start, end, device, global_pid, context, stream, correlation_id, *kinds in rows:
+            process = global_pid >> 24
+            device = mapping.get((process & 0xFFFFFF, device), device)
+            found.append(GpuRow(table, process, device, context, stream, start, end, correlation_id, *kinds))
     return found
 
 
 def join_gpu_rows(calls: list[Call], gpu_rows: list[GpuRow]) -> None:
-    by_correlation: dict[tuple[int, int | None], list[Call]] = defaultdict(list)
+    launching: dict[tuple[int, int], list[tuple[tuple[int, int, int, int], Call]]] = defaultdict(list)
     for call in calls:
-        for correlation_id in call.correlation_ids:
-            by_correlation[call.process, correlation_id].append(call)
+        for correlation_id, start, name in call.rows:
+            if correlation_id > 0 and not _cannot_launch(name):
+                # TIE: rows that begin at once order as their calls do, by (start, end, thread).
+                launching[call.process, correlation_id].append(((start, *call.order), call))
     for row in gpu_rows:
-        candidates = by_correlation.get((row.process, row.correlation_id), [])
-        if not candidates:
-            continue
-        # TIE: several calls share the id: preferred are those that have it from a row that can launch (a row inside
-        # counts by its own name); equal starts order by (start, end, thread).
-        launching = [c for c in candidates if not all(map(_cannot_launch, c.correlation_ids[row.correlation_id or 0]))]
-        row.call = min(launching or candidates, key=lambda call: call.order)
-        row.call.gpu_rows.append(row)
+        candidates = launching.get((row.process, row.correlation_id), [])
+        if candidates:
+            row.call = min(candidates, key=lambda candidate: candidate[0])[1]
+            row.call.gpu_rows.append(row)
 
 
 def _cannot_launch(name: str) -> bool:
-    return name in EXPLICIT or only_asks(name) or "Event" in name
+    return name in EXPLICIT or re.match("(cuda|cu)(Event|StreamWaitEvent$)", name) is not None
 
 
 def only_asks(name: str) -> bool:
-    """Queries in the wide sense: nothing is launched by them, and they are set aside between a copy and its sync."""
-    return "Query" in name or "IsCapturing" in name or re.search("Get[A-Z]", name) is not None
+    return re.match(r"(cuda|cu)(\w*(Query|IsCapturing)$|(?!Graph)\w*Get[A-Z])", name) is not None
 
 
 def join_sync_rows(connection: sqlite3.Connection, calls: list[Call]) -> None:
-    columns = ("globalPid", "correlationId", "start", "end", "contextId", "streamId")
     by_correlation: dict[tuple[int, int], list[tuple[Any, ...]]] = defaultdict(list)
-    for pid, correlation_id, *rest in _rows(connection, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns):
-        by_correlation[pid >> 24, correlation_id].append(tuple(rest))
+    others = ("globalPid", "correlationId", "contextId", "streamId")
+    for start, end, pid, correlation_id, *place in _events(
+        connection, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", (), others
+    ):
+        by_correlation[pid >> 24, correlation_id].append((start, end, tuple(place)))
     for call in calls:
         if call.end is None:
             continue
-        for correlation_id in call.correlation_ids:
-            for start, end, context, stream in by_correlation.get((call.process, correlation_id), []):
-                if end is not None and call.start <= start <= end <= call.end:
-                    call.sync_rows.append((context, stream))
+        own_id = call.rows[0][0]
+        for start, end, place in by_correlation[call.process, own_id] if own_id > 0 else []:
+            if end is not None and call.start <= start and end <= call.end:
+                call.sync_rows.append(place)
 
 
 # ---------------------------------------------------------------------------------------------------- operations
@@ -313,9 +351,8 @@ def find_operations(calls: list[Call]) -> list[Operation]:
     operations = []
     for thread_calls in by_thread.values():
         thread_calls.sort(key=lambda call: call.order)
-        visible = [c for c in thread_calls if not only_asks(c.name)]
         folded: set[int] = set()
-        for first, second in pairwise(visible):
+        for first, second in pairwise(thread_calls):
             if _folds(first, second):
                 folded |= {id(first), id(second)}
                 operations.append(_operation(first, second))
@@ -478,18 +515,17 @@ class DeviceAttribution:
 
 def oracle(path: str | Path, time_range: Interval | None = None) -> OracleResult:
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
     try:
-        names = dict(_rows(connection, "StringIds", ("id", "value")))
+        names = _strings(connection)
         calls = read_calls(connection, names)
         gpu_rows = read_gpu_rows(connection)
         join_gpu_rows(calls, gpu_rows)
         join_sync_rows(connection, calls)
         overhead = [
             (thread >> 24, start, end)
-            for start, end, thread, name_id in _rows(
-                connection, "PROFILER_OVERHEAD", ("start", "end", "globalTid", "nameId")
-            )
-            if names[name_id] != "Unknown" and end is not None
+            for start, end, thread, name_id in _events(connection, "PROFILER_OVERHEAD", (), ("globalTid", "nameId"))
+            if names.get(name_id, "").strip().lower() != "unknown" and end is not None
         ]
     finally:
         connection.close()

@@ -7,6 +7,9 @@ import os
 import stat
 from pathlib import Path
 
+SMALL = 1 << 16
+"""More than any file holds whose size is given as 0, such as those of /proc."""
+
 
 def read_start(path: Path, most_bytes: int) -> bytes:
     """The first `most_bytes` of a regular file; never waits. Raises OSError, whose `strerror` says why, for others."""
@@ -15,9 +18,9 @@ def read_start(path: Path, most_bytes: int) -> bytes:
     except ValueError as error:  # a NUL in the name
         raise OSError(errno.EINVAL, "no file can have this name") from error
     with os.fdopen(opened, "rb") as file:
-        mode = os.fstat(opened).st_mode
+        mode, size = os.fstat(opened).st_mode, os.fstat(opened).st_size
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "a device or a pipe, not a file")
-        return file.read(most_bytes)
+        return file.read(min(most_bytes, max(size, SMALL)))  # `read` takes memory for all that it is asked for

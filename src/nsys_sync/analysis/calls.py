@@ -91,12 +91,12 @@ def outermost_calls(trace: Trace) -> Calls:
             order = _outer_first(own, start, end, no_chain)
             outermost = _is_outermost(start[order], end[order], unfinished[order])
             rows.append(order[outermost])
+            call = _outermost_of(outermost, unfinished[order])
             with_chain = np.flatnonzero(~no_chain[rows[-1]])
             if len(with_chain):
-                count = np.diff(np.append(np.flatnonzero(outermost), len(order)))
                 chained.append(calls + with_chain)
-                one_row.append(count[with_chain] == 1)
-            call_of_row[order] = calls - 1 + np.cumsum(outermost)
+                one_row.append(np.bincount(call)[with_chain] == 1)
+            call_of_row[order] = calls + call
             calls += len(rows[-1])
         row = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
     loading = np.flatnonzero((class_of_name == ApiClass.LOADING)[name])
@@ -165,6 +165,15 @@ def _is_outermost(start: IntArray, end: IntArray, unfinished: BoolArray) -> Bool
     same = (start[1:] == start[:-1]) & (end[1:] == end[:-1]) & ~unfinished[:-1]
     outermost[1:] = ~(inside | same) | unfinished[1:]
     return outermost
+
+
+def _outermost_of(outermost: BoolArray, unfinished: BoolArray) -> IntArray:
+    """For one thread's rows, outer first: the number of the outermost call that each belongs to."""
+    number = np.cumsum(outermost) - 1
+    if not unfinished.any():
+        return number
+    holds = np.maximum.accumulate(np.where(outermost & ~unfinished, number, -1))
+    return np.where(outermost, number, holds)
 
 
 def _launching_rows(trace: Trace, processes: IntArray, may_launch: BoolArray) -> IntArray:

@@ -23,7 +23,8 @@ from nsys_sync.trace.tables import IntArray
 SQLITE_MAGIC = b"SQLite format 3\0"
 HOW_TO_EXPORT = "nsys export --type sqlite --include-blobs=true --output {stem}.sqlite {name}"
 ROWS_PER_BATCH = 1 << 17
-MOST_ROWS_GUESSED = 1 << 30
+LEAST_BYTES_A_ROW = 12
+"""Of a table with a start, an end and ids: their numbers are at least a byte each, after as many of their types."""
 
 
 class SqliteFile:
@@ -40,6 +41,7 @@ class SqliteFile:
         # A database in WAL mode would make SQLite write a -shm file beside the input; `immutable` never writes.
         with path.open("rb") as file:
             header = file.read(20)
+        self._size = path.stat().st_size
         in_wal_mode = header[18:20] == b"\x02\x02"
         self.uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro" + ("&immutable=1" if in_wal_mode else "")
         self._lock = threading.Lock()
@@ -143,10 +145,10 @@ class SqliteFile:
         return {name: array[:rows] for name, array in arrays.items()}
 
     def _most_rows(self, tables: Iterable[str]) -> int:
-        """At least the rows of all tables, unless some were deleted and added out of order."""
+        """At least the rows of all tables, unless some were deleted and added out of order, or numbers are damaged."""
         names = (name for table in tables for name in self._variants.get(canonical(table), ()))
         found = (self.rows(f"SELECT max(rowid) FROM {_quoted(name)}", (int,)) for name in names)
-        return min(sum(rows[0][0] if rows else 0 for rows in found), MOST_ROWS_GUESSED)
+        return max(min(sum(rows[0][0] if rows else 0 for rows in found), self._size // LEAST_BYTES_A_ROW), 0)
 
     def _integer_array(self, name: str, column: pa.Array) -> IntArray:
         if len(column) == 0:
@@ -162,7 +164,7 @@ class SqliteFile:
     def _errors_named(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, adbc_driver_manager.Error, pa.ArrowException, UnicodeDecodeError) as error:
+        except (sqlite3.Error, adbc_driver_manager.Error, pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise self.error(f"SQLite cannot read it ({_first_line(error)})") from error
 
 
