@@ -4,7 +4,8 @@ Everything is plain Python over plain rows: no numpy, no clever joins. It is slo
 throughout. Where the definition leaves a tie open, the reading used here is said in a comment that starts with TIE.
 
 Which rows of a damaged export count:
-- A table that is not there has no rows, and a column that is not there is NULL in every row. Views are no tables.
+- A table that is not there has no rows, and a column that is not there is NULL in every row. Views are no tables. The
+  case of names does not matter, and a table can be several: `…_V2` beside it, MEMCPY2.
 - A row counts if its start is there, and of API calls the thread and the name's id too, of GPU work the device number.
   Rows with a start or an end beyond 2**61 ns (73 years) either way do not count.
 - A NULL end, one of 0 (exports before 2022 wrote that), or one before the start means that it never ended.
@@ -46,6 +47,10 @@ EXPLICIT = {
 }
 STREAM_SYNCS = {"cudaStreamSynchronize", "cuStreamSynchronize"}
 FREES = {"cudaFree", "cuMemFree"}
+OTHER_NAMES = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": ("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL",),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": ("CUPTI_ACTIVITY_KIND_MEMCPY2",),
+}
 DEVICE_COLUMNS = ("gpuId", "cudaId", "pid")
 
 Interval = tuple[int, int]
@@ -173,12 +178,13 @@ class OracleResult:
 
 
 def _cells(connection: sqlite3.Connection, table: str, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    """All rows of a table, a column that is not there read as NULL; a table that is not there has no rows."""
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone():
-        return []
-    have = {row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')}
-    chosen = ", ".join(f'"{column}"' if column in have else "NULL" for column in columns)
-    return connection.execute(f'SELECT {chosen} FROM "{table}"').fetchall()
+    found = []
+    for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        if re.sub("_V[0-9]+$", "", name.upper()) in (table.upper(), *OTHER_NAMES.get(table, ())):
+            have = {row[1].lower() for row in connection.execute(f'PRAGMA table_xinfo("{name}")')}
+            chosen = ", ".join(f'"{column}"' if column.lower() in have else "NULL" for column in columns)
+            found += connection.execute(f'SELECT {chosen} FROM "{name}"').fetchall()
+    return found
 
 
 def _events(

@@ -40,14 +40,14 @@ class Operations:
 
 def sync_operations(trace: Trace, calls: Calls) -> tuple[Operations, BoolArray]:
     """The operations, and for each call whether it is a sync call by itself."""
-    copy = _copies_by_call(trace, calls)
+    copy, places = _copies_by_call(trace, calls)
     blocks = np.isin(calls.api_class, (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC))
     blocks[copy.index[copy["blocks"]]] = True
     blocks |= _blocking_memsets(trace, calls)
     blocks |= _blocking_frees(trace, calls)
     blocks &= ~calls.unfinished
 
-    folded_copy, folded_sync = _copies_followed_by_their_synchronize(trace, calls, copy)
+    folded_copy, folded_sync = _copies_followed_by_their_synchronize(trace, calls, places)
     copy_of = np.full(len(calls), -1, dtype=np.int64)
     own_copy = copy.index[copy["blocks"]].to_numpy()
     copy_of[own_copy] = own_copy
@@ -77,8 +77,10 @@ def sync_operations(trace: Trace, calls: Calls) -> tuple[Operations, BoolArray]:
     return operations, blocks
 
 
-def _copies_by_call(trace: Trace, calls: Calls) -> pd.DataFrame:
-    """Indexed by call: where its first GPU copy ran, its kinds, and whether the trace proves that the call blocked."""
+def _copies_by_call(trace: Trace, calls: Calls) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """By call, the kinds of its first GPU copy, and whether the trace proves that the call blocked; and each context
+    and stream in which a call copied.
+    """
     rows = trace.copies["gpu_row"].to_numpy()
     call = calls.launched_by[rows]
     is_copy = call >= 0
@@ -92,7 +94,7 @@ def _copies_by_call(trace: Trace, calls: Calls) -> pd.DataFrame:
     groups = table.groupby("call", sort=True)
     first: pd.DataFrame = groups.first()
     first["blocks"] = groups["blocks"].any()
-    return first
+    return first, table[["call", "context_id", "stream_id"]].drop_duplicates()
 
 
 def _blocking_memsets(trace: Trace, calls: Calls) -> BoolArray:
@@ -130,7 +132,9 @@ def _blocking_frees(trace: Trace, calls: Calls) -> BoolArray:
     return result
 
 
-def _copies_followed_by_their_synchronize(trace: Trace, calls: Calls, copy: pd.DataFrame) -> tuple[IntArray, IntArray]:
+def _copies_followed_by_their_synchronize(
+    trace: Trace, calls: Calls, places: pd.DataFrame
+) -> tuple[IntArray, IntArray]:
     """(copy call, stream synchronize) pairs: same context and stream, the next call of the thread, queries aside."""
     second = np.flatnonzero((calls.api_class == ApiClass.STREAM_SYNC) & ~calls.unfinished)
     first = second - 1  # queries are not read at all
@@ -141,23 +145,18 @@ def _copies_followed_by_their_synchronize(trace: Trace, calls: Calls, copy: pd.D
         & ~calls.unfinished[first]
     )
     first, second = first[pairs], second[pairs]
-    has_copy = np.isin(first, copy.index.to_numpy())
-    first, second = first[has_copy], second[has_copy]
     pairs_table = pd.DataFrame(
         {
-            "copy": first,
+            "call": first,
             "sync": second,
             "process": calls.processes[calls.process_of(second)],
             "correlation_id": calls.correlation_id_of(second),
-            "context_id": copy["context_id"].reindex(first).to_numpy(),
-            "stream_id": copy["stream_id"].reindex(first).to_numpy(),
         }
     )
+    pairs_table = pairs_table[pairs_table["correlation_id"] > 0].merge(places, on="call")
     # Correlation ids can recur in a process, so the record must also lie inside the call.
-    joined = pairs_table[pairs_table["correlation_id"] > 0].merge(
-        trace.stream_syncs, on=["process", "correlation_id", "context_id", "stream_id"]
-    )
+    joined = pairs_table.merge(trace.stream_syncs, on=["process", "correlation_id", "context_id", "stream_id"])
     start, end = joined["start_ns"].to_numpy(), joined["end_ns"].to_numpy()
     inside = (start >= calls.start[joined["sync"]]) & (end <= calls.end[joined["sync"]]) & (end >= start)
     matched = joined[inside].drop_duplicates("sync")
-    return matched["copy"].to_numpy(), matched["sync"].to_numpy()
+    return matched["call"].to_numpy(), matched["sync"].to_numpy()

@@ -240,7 +240,9 @@ def _hull(one: Attributed, account: DeviceAccount) -> tuple[int, int]:
 def _timeline(one: Attributed, account: DeviceAccount, shown: TraceOperations, refused: bool) -> model.Timeline:
     low, high = _hull(one, account)
     bins = max(min(TIMELINE_BINS, high - low), 1)
-    edges = low + (np.arange(bins + 1, dtype=np.int64) * (high - low)) // bins
+    whole, rest = divmod(high - low, bins)  # a product of a time and a number of bins need not fit 64 bits
+    number = np.arange(bins + 1, dtype=np.int64)
+    edges = low + number * whole + number * rest // bins
 
     def per_bin(intervals: Intervals) -> tuple[int, ...]:
         return tuple(np.diff(intervals.before(edges)).tolist())

@@ -22,6 +22,8 @@ FRAME_FUNCTION_OFFSET = 0
 FRAME_FILE_OFFSET = 8
 FRAME_LINE_OFFSET = 16
 FRAME_BYTES = 24
+LATEST_LINE = 2**31 - 1
+"""Python's own limit; a number beyond it is damage, and its line is not known."""
 WRAPPER_BYTES = 32
 """Around the payload in NVTX_EVENTS.binaryData: u64 count, then per payload u64 schema id, u64 size, u64 offset."""
 
@@ -70,6 +72,7 @@ def decode(payloads: pa.Array, *, wrapped: bool) -> DecodedBacktraces:
     first = np.cumsum(count) - count
     within = np.arange(int(count.sum()), dtype=np.int64) - np.repeat(first, count)
     frame = np.repeat(begin + FRAMES_OFFSET, count) + FRAME_BYTES * within
+    line = u32[frame + FRAME_LINE_OFFSET].astype(np.int64)
     return DecodedBacktraces(
         row=row,
         is_sample=u32[begin + SOURCE_OFFSET] == SOURCE_SAMPLE,
@@ -77,7 +80,7 @@ def decode(payloads: pa.Array, *, wrapped: bool) -> DecodedBacktraces:
         count=count,
         frame_function_id=u64[frame + FRAME_FUNCTION_OFFSET].astype(np.int64),
         frame_file_id=u64[frame + FRAME_FILE_OFFSET].astype(np.int64),
-        frame_line=u32[frame + FRAME_LINE_OFFSET].astype(np.int64),
+        frame_line=np.where(line <= LATEST_LINE, line, 0),
     )
 
 
