@@ -16,6 +16,13 @@ Which rows of a damaged export count:
 - Queries only ask: their rows are set aside before everything else, so what was traced inside one stands by itself.
 - The SYNCHRONIZATION row of a call is one with the id of the call itself, not of one inside it, and lies in it; one
   without an end says nothing.
+- Time in a gap is not captured, whoever ended the gap, in a stretch in which a process with work on the device lost
+  events: from the first of some kernel launches without GPU row (not in stream capture, not refused by CUDA) to the
+  next call that launched something; from the last whole call before some synchronize calls that have a callchain but
+  one row only (where others of the process have two) to the next whole call; and where no thread of the process makes a
+  call for 1 ms and more than 500 correlation ids are used by no row. Each of these stretches goes on to the first work
+  that was launched afterwards.
+- Work that begins before its launch call did counts as launched when it began.
 - Of several API rows with the correlation id of a GPU row, that launched it which began first among those whose names
   can launch; where none can, the launch is not in the trace.
 """
@@ -68,6 +75,7 @@ class Call:
     start: int
     end: int | None
     name: str
+    has_callchain: bool = False
     rows: list[tuple[int, int, str]] = field(default_factory=list)
     """(correlation id, start, name) of its own row and of those inside it."""
     gpu_rows: list[GpuRow] = field(default_factory=list)
@@ -151,6 +159,7 @@ class Device:
     device_side: int = 0
     device_side_without_launch: int = 0
     profiler: int = 0
+    not_captured: int = 0
     stall: int = 0
     host_bound: int = 0
     outside: int = 0
@@ -160,6 +169,7 @@ class Device:
     @property
     def conserved(self) -> bool:
         parts = self.busy + self.stall + self.host_bound + self.device_side + self.profiler + self.outside
+        parts += self.not_captured
         return parts == self.window and self.host_late == self.stall + self.host_bound
 
 
@@ -235,7 +245,7 @@ def read_calls(connection: sqlite3.Connection, names: dict[int, str]) -> list[Ca
         # Outer rows first. TIE: of identical intervals the row with a callchainId is the outer, then table order.
         thread_rows.sort(key=lambda r: (r[0], -(INFINITE if r[1] is None else r[1]), r[4] < 0))
         open_calls: list[Call] = []
-        for start, end, correlation_id, name, _ in thread_rows:
+        for start, end, correlation_id, name, callchain_id in thread_rows:
             # Ended calls hold nothing more, but a row of no length is nested in another just like it.
             open_calls = [c for c in open_calls if c.end is not None and (c.end > start or c.start == start)]
             outer = None
@@ -243,7 +253,7 @@ def read_calls(connection: sqlite3.Connection, names: dict[int, str]) -> list[Ca
                 # TIE: of calls that overlap, which no thread can make, it is in the one begun last.
                 outer = next((call for call in reversed(open_calls) if end <= call.known_end), None)
             if outer is None:
-                outer = Call(thread >> 24, thread, start, end, name)
+                outer = Call(thread >> 24, thread, start, end, name, callchain_id >= 0)
                 calls.append(outer)
                 open_calls.append(outer)
             outer.rows.append((correlation_id, start, name))
@@ -304,6 +314,93 @@ def join_sync_rows(connection: sqlite3.Connection, calls: list[Call]) -> None:
         for start, end, place in by_correlation[call.process, own_id] if own_id > 0 else []:
             if end is not None and call.start <= start and end <= call.end:
                 call.sync_rows.append(place)
+
+
+# ---------------------------------------------------------------------------------------------------- lost events
+
+
+def lost_events(connection: sqlite3.Connection, names: dict[int, str], calls: list[Call]) -> list[tuple[int, int, int]]:
+    """(process, begin, resumed) of every stretch in which events are missing."""
+    queries: dict[int, list[int]] = defaultdict(list)
+    refused = set()
+    for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
+        for start, _, thread, name_id, value in _events(connection, table, ("globalTid", "nameId"), ("returnValue",)):
+            name = base_name(names.get(name_id, "unnamed call"))
+            if only_asks(name):
+                queries[thread >> 24].append(start)
+            elif is_kernel_launch(name) and value not in (0, NONE):
+                refused.add((thread, start))
+    found = []
+    for process in {call.process for call in calls}:
+        own = sorted((call for call in calls if call.process == process), key=lambda call: call.start)
+        found += [(process, *stretch) for stretch in _around_lost_launches(own, refused)]
+        found += [(process, *stretch) for stretch in _around_lone_syncs(own)]
+        found += [(process, *stretch) for stretch in _while_ids_went_on(own, queries[process])]
+    return found
+
+
+def is_kernel_launch(name: str) -> bool:
+    pattern = "(cuda|cu)Launch(|Kernel|KernelEx|KernelExC|CooperativeKernel|Grid|GridAsync)"
+    return re.fullmatch(pattern, name) is not None
+
+
+def _around_lost_launches(own: list[Call], refused: set[tuple[int, int]]) -> list[Interval]:
+    begins = [call.start for call in own if "StreamBeginCapture" in call.name]
+    ends = [call.start for call in own if "StreamEndCapture" in call.name]
+    captures = [(begin, min((end for end in ends if end >= begin), default=INFINITE)) for begin in begins]
+    stretches: dict[int, int] = {}
+    for call in own:
+        if not is_kernel_launch(call.name) or call.gpu_rows or (call.thread, call.start) in refused:
+            continue
+        if any(begin <= call.start < end for begin, end in captures):
+            continue
+        resumed = min((other.start for other in own if other.gpu_rows and other.start > call.start), default=INFINITE)
+        stretches.setdefault(resumed, call.start)
+    return [(begin, resumed) for resumed, begin in stretches.items()]
+
+
+def _around_lone_syncs(own: list[Call]) -> list[Interval]:
+    syncs = [call for call in own if call.name in EXPLICIT and call.has_callchain]
+    lone = [call for call in syncs if len(call.rows) == 1]
+    if len(lone) == len(syncs):
+        return []
+    whole = [call for call in own if call not in lone]
+    stretches: dict[int, int] = {}
+    for call in lone:
+        resumed = min((other.start for other in whole if other.start > call.start), default=INFINITE)
+        ended = [other.start if other.end is None else other.end for other in whole if other.start <= call.start]
+        stretches.setdefault(resumed, min(call.start, max(ended, default=call.start)))
+    return [(begin, resumed) for resumed, begin in stretches.items()]
+
+
+def _while_ids_went_on(own: list[Call], queries: list[int]) -> list[Interval]:
+    by_thread: dict[int, list[Call]] = defaultdict(list)
+    for call in own:
+        by_thread[call.thread].append(call)
+    quiet = [(-INFINITE, INFINITE)]
+    for calls in by_thread.values():
+        ends = [call.start if call.end is None else call.end for call in calls]
+        pauses = [(-INFINITE, calls[0].start), (ends[-1], INFINITE)]
+        pauses += [
+            (end, after.start) for end, after in zip(ends, calls[1:], strict=False) if after.start - end >= 10**6
+        ]
+        quiet = [piece for start, end in quiet for piece in clip(sorted(pauses), start, end)]
+    found = []
+    for begin, end in quiet:
+        if begin == -INFINITE or end == INFINITE or end - begin < 10**6:
+            continue
+        before, after = 0, INFINITE
+        for calls in by_thread.values():
+            earlier = [call.rows[0][0] for call in calls if call.start < begin]
+            later = [call.rows[0][0] for call in calls if call.start >= end]
+            before = max([before, *earlier[-1:]])
+            after = min([after, *(number for number in later[:1] if number > 0)])
+        used = after - before - 1
+        if before > 0 and after < INFINITE and used > 500:
+            used -= sum(begin <= start < end for start in queries)
+            if used > 500:
+                found.append((begin, end))
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------- operations
@@ -421,7 +518,7 @@ class Part:
 
     start: int
     end: int
-    kind: str  # busy | stall | host_bound | device_side | profiler
+    kind: str  # busy | stall | host_bound | device_side | profiler | not_captured
     operation: Operation | None = None
     without_launch: bool = False
 
@@ -435,11 +532,23 @@ class DeviceAttribution:
         gpu_rows: list[GpuRow],
         operations: list[Operation],
         overhead: list[tuple[int, int, int]],
+        lost: list[tuple[int, int, int]],
     ) -> None:
         self.device = device
         self.rows = [row for row in gpu_rows if row.device == device]
         self.activity = [row for row in self.rows if row.has_length]
         processes = {row.process for row in self.rows}
+        launched = [(row.process, row.call.start, row.start) for row in self.rows if row.call is not None]
+        self.lost = union(
+            [
+                (
+                    begin,
+                    min((start for p, call, start in launched if p == process and call >= resumed), default=INFINITE),
+                )
+                for process, begin, resumed in lost
+                if any(p == process for p, _, _ in launched)
+            ]
+        )
         self.overhead = union([(start, end) for process, start, end in overhead if process in processes])
         self.busy = union([(row.start, row.known_end) for row in self.activity])
         self.credit = {id(operation): operation.blocked for operation in operations}
@@ -461,15 +570,17 @@ class DeviceAttribution:
     def parts(self) -> list[Part]:
         parts = [Part(start, end, "busy") for start, end in self.busy]
         for start, end in self.gaps:
-            parts.extend(Part(a, b, "profiler") for a, b in clip(self.overhead, start, end))
-            idle = subtract(start, end, self.overhead)
+            parts.extend(Part(a, b, "not_captured") for a, b in clip(self.lost, start, end))
+            captured = subtract(start, end, self.lost)
+            parts.extend(Part(x, y, "profiler") for a, b in captured for x, y in clip(self.overhead, a, b))
+            idle = [piece for a, b in captured for piece in subtract(a, b, self.overhead)]
             launch = self._deciding_launch(end)
             if launch is None:
                 parts.extend(Part(a, b, "device_side", without_launch=True) for a, b in idle)
             elif launch.start > start or launch.is_sync:
                 self.host_late_gaps.append((start, end))
                 for a, b in idle:
-                    parts.extend(self._charge(a, b, launch))
+                    parts.extend(self._charge(a, b, launch, min(launch.start, end)))
             else:
                 parts.extend(Part(a, b, "device_side") for a, b in idle)
         parts.sort(key=lambda part: part.start)
@@ -479,7 +590,7 @@ class DeviceAttribution:
         launches = [row.call for row in self.rows_by_start[gap_end] if row.call is not None]
         return min(launches, key=lambda call: call.order) if launches else None
 
-    def _charge(self, start: int, end: int, launch: Call) -> list[Part]:
+    def _charge(self, start: int, end: int, launch: Call, launched: int) -> list[Part]:
         """Charge one idle stretch of a host-late gap, cut where operations begin inside it."""
         operations = self.operations[launch.process]
         cuts = sorted({start, end, *(o.start for o in operations if start < o.start < end)})
@@ -492,7 +603,7 @@ class DeviceAttribution:
                 credit = self.credit[id(operation)]
                 if operation.start > a or credit == 0:
                     continue
-                if not self._answers_for(operation, launch) or self._lapsed(operation, launch):
+                if not self._answers_for(operation, launch, launched) or self._lapsed(operation, launch, launched):
                     continue
                 taken = min(credit, b - at)
                 self.credit[id(operation)] -= taken
@@ -502,7 +613,7 @@ class DeviceAttribution:
                 parts.append(Part(at, b, "host_bound"))
         return parts
 
-    def _answers_for(self, operation: Operation, launch: Call) -> bool:
+    def _answers_for(self, operation: Operation, launch: Call, launched: int) -> bool:
         """On the launching thread itself, or on a thread that has handed over to it."""
         if operation.thread == launch.thread:
             return True
@@ -510,13 +621,13 @@ class DeviceAttribution:
         after = bisect_right(mine, operation.start)
         if after == len(mine):
             return True
-        first, last = mine[after], launch.start
+        first, last = mine[after], launched
         theirs = self.starts_by_thread[operation.thread]
         return bisect_right(theirs, last) - bisect_left(theirs, first) <= 0
 
-    def _lapsed(self, operation: Operation, launch: Call) -> bool:
+    def _lapsed(self, operation: Operation, launch: Call, launched: int) -> bool:
         starts = self.starts_by_process[launch.process]
-        return bisect_left(starts, launch.start) - bisect_right(starts, operation.end) >= LAUNCH_QUEUE_DEPTH
+        return bisect_left(starts, launched) - bisect_right(starts, operation.end) >= LAUNCH_QUEUE_DEPTH
 
 
 def oracle(path: str | Path, time_range: Interval | None = None) -> OracleResult:
@@ -533,6 +644,7 @@ def oracle(path: str | Path, time_range: Interval | None = None) -> OracleResult
             for start, end, thread, name_id in _events(connection, "PROFILER_OVERHEAD", (), ("globalTid", "nameId"))
             if names.get(name_id, "").strip().lower() != "unknown" and end is not None
         ]
+        lost = lost_events(connection, names, calls)
     finally:
         connection.close()
 
@@ -540,7 +652,7 @@ def oracle(path: str | Path, time_range: Interval | None = None) -> OracleResult
     operations = find_operations(calls)
     devices = {}
     for device in sorted({row.device for row in gpu_rows if row.has_length}):
-        attribution = DeviceAttribution(device, gpu_rows, operations, overhead)
+        attribution = DeviceAttribution(device, gpu_rows, operations, overhead, lost)
         parts = attribution.parts()
         processes = {row.process for row in attribution.rows}
         _add_idle_within(parts, [o for o in operations if o.process in processes])
@@ -551,7 +663,7 @@ def oracle(path: str | Path, time_range: Interval | None = None) -> OracleResult
 def _add_idle_within(parts: list[Part], operations: list[Operation]) -> None:
     for operation in operations:
         for part in parts:
-            if part.kind not in ("busy", "profiler"):
+            if part.kind not in ("busy", "profiler", "not_captured"):
                 overlap = min(part.end, operation.end) - max(part.start, operation.start)
                 operation.idle_within += max(0, overlap)
 

@@ -66,6 +66,7 @@ def compare_devices(analysis: Analysis, expected: OracleResult) -> None:
             "device_side": device.device_side_ns,
             "device_side_without_launch": device.device_side_without_launch_ns,
             "profiler": device.profiler_ns,
+            "not_captured": device.not_captured_ns,
             "gaps": device.gaps,
             "host_late_gaps": device.host_late_gaps,
         }

@@ -58,7 +58,9 @@ def attribute(device: DeviceTime, calls: Calls, operations: Operations) -> tuple
             chosen = own[block]
             uncut = Intervals(pieces.start[chosen], pieces.end[chosen])
             launch = closing[chosen]
-            charged, unpaid = _charge(uncut, calls.start[launch], calls.thread[launch], launches, payers)
+            # Clocks of CPU and GPU can differ: work that begins before its launch call was launched when it began.
+            launched = np.minimum(calls.start[launch], late.end[gap[chosen]])
+            charged, unpaid = _charge(uncut, launched, calls.thread[launch], launches, payers)
             charges.append(Charges(charged.operation + first, charged.start, charged.end))
             host_bound.append(unpaid)
     start = _joined([one.intervals.start for one in host_bound])
