@@ -746,11 +746,12 @@ def render_all(analysis: Any) -> None:
 
 def require_agreement(path: Path, rng: random.Random, analysis: Any) -> None:
     import test_attribution_oracle as agreement
+    from attribution import stacks_of_calls
     from oracle import oracle
 
     import nsys_sync
 
-    agreement.compare_devices(analysis, expected := oracle(path))
+    agreement.compare_devices(analysis, expected := oracle(path, None, stacks_of_calls(path)))
     if analysis.stall_ns is not None:
         agreement.compare_operations(analysis, expected, clipped=False)
     if rng.randrange(RANGES_EVERY) == 0:

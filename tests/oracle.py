@@ -16,12 +16,15 @@ Which rows of a damaged export count:
 - Queries only ask: their rows are set aside before everything else, so what was traced inside one stands by itself.
 - The SYNCHRONIZATION row of a call is one with the id of the call itself, not of one inside it, and lies in it; one
   without an end says nothing.
-- Time in a gap is not captured, whoever ended the gap, in a stretch in which a process with work on the device lost
-  events: from the first of some kernel launches without GPU row (not in stream capture, not refused by CUDA) to the
-  next call that launched something; from the last whole call before some synchronize calls that have a callchain but
-  one row only (where others of the process have two) to the next whole call; and where no thread of the process makes a
-  call for 1 ms and more than 500 correlation ids are used by no row. Each of these stretches goes on to the first work
-  that was launched afterwards.
+- Time in a gap is not captured, whoever ended the gap, in a stretch in which a thread of a process with work on the
+  device lost events: from the first of some kernel launches without GPU row (not in stream capture, not refused by
+  CUDA) to the thread's next call that launched something; from its last whole call before some synchronize calls that
+  have a callchain but one row only (where others of the process have two), or before some Python stacks that no row of
+  the thread follows within 10 us, to its next whole call; and where no thread of the process makes a call for 1 ms, no
+  SYNCHRONIZATION row of it begins (but there are some), and more than 500 correlation ids are used by no row. Each of
+  these stretches goes on to the first work there that the thread launched afterwards. A thread that launched work, but
+  none on the device, does not count.
+- A wait under the correlation id of a cu(da)ProfilerStop before it on the same thread is the profiler's own.
 - Work that begins before its launch call did counts as launched when it began.
 - Of several API rows with the correlation id of a GPU row, that launched it which began first among those whose names
   can launch; where none can, the launch is not in the trace.
@@ -319,23 +322,45 @@ def join_sync_rows(connection: sqlite3.Connection, calls: list[Call]) -> None:
 # ---------------------------------------------------------------------------------------------------- lost events
 
 
-def lost_events(connection: sqlite3.Connection, names: dict[int, str], calls: list[Call]) -> list[tuple[int, int, int]]:
-    """(process, begin, resumed) of every stretch in which events are missing."""
+def lost_events(
+    connection: sqlite3.Connection, names: dict[int, str], calls: list[Call], stacks: list[tuple[int, int]]
+) -> list[tuple[int, int, int]]:
+    """(thread, begin, resumed) of every stretch in which events are missing. `stacks` are (thread, start)."""
     queries: dict[int, list[int]] = defaultdict(list)
+    rows: dict[int, list[int]] = defaultdict(list)
     refused = set()
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
         for start, _, thread, name_id, value in _events(connection, table, ("globalTid", "nameId"), ("returnValue",)):
             name = base_name(names.get(name_id, "unnamed call"))
             if only_asks(name):
                 queries[thread >> 24].append(start)
-            elif is_kernel_launch(name) and value not in (0, NONE):
+                continue
+            rows[thread].append(start)
+            if is_kernel_launch(name) and value not in (0, NONE):
                 refused.add((thread, start))
+    synced: dict[int, list[int]] = defaultdict(list)
+    for start, _, pid in _events(connection, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", (), ("globalPid",)):
+        synced[pid >> 24].append(start)
     found = []
     for process in {call.process for call in calls}:
         own = sorted((call for call in calls if call.process == process), key=lambda call: call.start)
-        found += [(process, *stretch) for stretch in _around_lost_launches(own, refused)]
-        found += [(process, *stretch) for stretch in _around_lone_syncs(own)]
-        found += [(process, *stretch) for stretch in _while_ids_went_on(own, queries[process])]
+        syncs = [call for call in own if call.name in EXPLICIT and call.has_callchain]
+        lone = [call for call in syncs if len(call.rows) == 1]
+        if len(lone) == len(syncs):
+            lone = []
+        for thread in {call.thread for call in own}:
+            mine = [call for call in own if call.thread == thread]
+            found += [(thread, *stretch) for stretch in _around_lost_launches(mine, own, refused)]
+            moments = [call.start for call in lone if call.thread == thread]
+            for t, start in stacks:
+                follow = [row for row in (*rows[thread], *queries[process]) if start <= row <= start + 10_000]
+                if t == thread and not follow:
+                    moments.append(start)
+            found += [(thread, *stretch) for stretch in _around_moments(mine, lone, sorted(moments))]
+            if synced[process]:
+                for begin, end in _while_ids_went_on(own, queries[process]):
+                    if not any(begin <= start < end for start in synced[process]):
+                        found.append((thread, begin, end))
     return found
 
 
@@ -344,32 +369,28 @@ def is_kernel_launch(name: str) -> bool:
     return re.fullmatch(pattern, name) is not None
 
 
-def _around_lost_launches(own: list[Call], refused: set[tuple[int, int]]) -> list[Interval]:
+def _around_lost_launches(mine: list[Call], own: list[Call], refused: set[tuple[int, int]]) -> list[Interval]:
     begins = [call.start for call in own if "StreamBeginCapture" in call.name]
     ends = [call.start for call in own if "StreamEndCapture" in call.name]
     captures = [(begin, min((end for end in ends if end >= begin), default=INFINITE)) for begin in begins]
     stretches: dict[int, int] = {}
-    for call in own:
+    for call in mine:
         if not is_kernel_launch(call.name) or call.gpu_rows or (call.thread, call.start) in refused:
             continue
         if any(begin <= call.start < end for begin, end in captures):
             continue
-        resumed = min((other.start for other in own if other.gpu_rows and other.start > call.start), default=INFINITE)
+        resumed = min((other.start for other in mine if other.gpu_rows and other.start > call.start), default=INFINITE)
         stretches.setdefault(resumed, call.start)
     return [(begin, resumed) for resumed, begin in stretches.items()]
 
 
-def _around_lone_syncs(own: list[Call]) -> list[Interval]:
-    syncs = [call for call in own if call.name in EXPLICIT and call.has_callchain]
-    lone = [call for call in syncs if len(call.rows) == 1]
-    if len(lone) == len(syncs):
-        return []
-    whole = [call for call in own if call not in lone]
+def _around_moments(mine: list[Call], lone: list[Call], moments: list[int]) -> list[Interval]:
+    whole = [call for call in mine if call not in lone]
     stretches: dict[int, int] = {}
-    for call in lone:
-        resumed = min((other.start for other in whole if other.start > call.start), default=INFINITE)
-        ended = [other.start if other.end is None else other.end for other in whole if other.start <= call.start]
-        stretches.setdefault(resumed, min(call.start, max(ended, default=call.start)))
+    for moment in moments:
+        resumed = min((other.start for other in whole if other.start > moment), default=INFINITE)
+        ended = [other.start if other.end is None else other.end for other in whole if other.start <= moment]
+        stretches.setdefault(resumed, min(moment, max(ended, default=moment)))
     return [(begin, resumed) for resumed, begin in stretches.items()]
 
 
@@ -410,7 +431,13 @@ def mark_sync_calls(calls: list[Call], gpu_rows: list[GpuRow]) -> None:
     rows_of_process: dict[int, list[GpuRow]] = defaultdict(list)
     for row in gpu_rows:
         rows_of_process[row.process].append(row)
+    stops = [call for call in calls if call.name in ("cudaProfilerStop", "cuProfilerStop")]
     for call in calls:
+        own_id = call.rows[0][0]
+        if own_id > 0 and any(
+            stop.thread == call.thread and stop.rows[0][0] == own_id and stop.start <= call.start for stop in stops
+        ):
+            continue
         call.is_sync = call.end is not None and (
             call.name in EXPLICIT
             or _is_blocking_copy(call)
@@ -538,17 +565,17 @@ class DeviceAttribution:
         self.rows = [row for row in gpu_rows if row.device == device]
         self.activity = [row for row in self.rows if row.has_length]
         processes = {row.process for row in self.rows}
-        launched = [(row.process, row.call.start, row.start) for row in self.rows if row.call is not None]
-        self.lost = union(
-            [
-                (
-                    begin,
-                    min((start for p, call, start in launched if p == process and call >= resumed), default=INFINITE),
-                )
-                for process, begin, resumed in lost
-                if any(p == process for p, _, _ in launched)
-            ]
-        )
+        launched = [(row.call.thread, row.call.start, row.start) for row in self.rows if row.call is not None]
+        here = {thread for thread, _, _ in launched}
+        anywhere = {row.call.thread for row in gpu_rows if row.call is not None}
+        stretches = []
+        for thread, begin, resumed in lost:
+            starts = [start for t, call, start in launched if t == thread and call >= resumed]
+            if thread in here:
+                stretches.append((begin, min(starts, default=INFINITE)))
+            elif thread not in anywhere and thread >> 24 in {t >> 24 for t in here}:
+                stretches.append((begin, resumed))
+        self.lost = union(stretches)
         self.overhead = union([(start, end) for process, start, end in overhead if process in processes])
         self.busy = union([(row.start, row.known_end) for row in self.activity])
         self.credit = {id(operation): operation.blocked for operation in operations}
@@ -630,7 +657,11 @@ class DeviceAttribution:
         return bisect_left(starts, launched) - bisect_right(starts, operation.end) >= LAUNCH_QUEUE_DEPTH
 
 
-def oracle(path: str | Path, time_range: Interval | None = None) -> OracleResult:
+def oracle(
+    path: str | Path, time_range: Interval | None = None, stacks: list[tuple[int, int]] | None = None
+) -> OracleResult:
+    """`stacks` are (globalTid, start) of the Python stacks of CUDA calls: to decode them is not the oracle's matter."""
+    stacks = stacks or []
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     connection.text_factory = lambda text: text.decode("utf-8", "replace")
     try:
@@ -644,7 +675,7 @@ def oracle(path: str | Path, time_range: Interval | None = None) -> OracleResult
             for start, end, thread, name_id in _events(connection, "PROFILER_OVERHEAD", (), ("globalTid", "nameId"))
             if names.get(name_id, "").strip().lower() != "unknown" and end is not None
         ]
-        lost = lost_events(connection, names, calls)
+        lost = lost_events(connection, names, calls, stacks)
     finally:
         connection.close()
 

@@ -131,11 +131,11 @@ def _attribute(file: SqliteFile, name: str, options: Options) -> Attributed:
         return {path: one for path in paths if (one := sources.get(path)) is not None}
 
     calls = outermost_calls(trace)
+    lost = lost_events(trace, calls, lambda: read_failed_launches(file), lambda one: read_query_starts(file, one))
     # Of millions of rows, only what is still needed: memory that is free again is much faster than new memory.
     trace = replace(trace, api=trace.api[[]], gpu=trace.gpu.drop(columns="correlation_id"))
     require_process(trace, calls, options.pid)
     operations, is_sync_call = sync_operations(trace, calls)
-    lost = lost_events(trace, calls, lambda: read_failed_launches(file), lambda one: read_query_starts(file, one))
     accounts = of_device(trace, account(trace, calls, operations, is_sync_call, lost), options.device)
     selection = select(trace, [(one.time.window_start, one.time.window_end) for one in accounts], options)
     steps, step_pattern = steps_of(trace, calls, selection)

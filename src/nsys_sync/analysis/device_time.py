@@ -10,7 +10,6 @@ import pandas as pd
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.intervals import (
     EMPTY,
-    NONE,
     IntArray,
     Intervals,
     gaps_between,
@@ -98,7 +97,8 @@ def _device_time(
         if own.any()
         else EMPTY
     )
-    not_captured = intersect(gaps, _lost_stretches(trace, calls, lost, rows))[0]
+    all_starts = trace.gpu["start_ns"].to_numpy()[rows]
+    not_captured = intersect(gaps, lost.on_device(calls, launched_by, all_starts))[0]
     launches = np.zeros(len(calls), dtype=bool)
     launches[launched_by if (launched_by >= 0).all() else launched_by[launched_by >= 0]] = True
     return DeviceTime(
@@ -129,23 +129,6 @@ def _communication_alone(trace: Trace, rows: IntArray | slice) -> Intervals | No
     communicates[trace.communication] = True
     own, other = here & communicates, here & ~communicates
     return subtract(union(start[own], end[own]), union(start[other], end[other]))[0]
-
-
-def _lost_stretches(trace: Trace, calls: Calls, lost: LostEvents, rows: IntArray | slice) -> Intervals:
-    """Where events of any process with work on the device are missing."""
-    if not len(lost.process):
-        return EMPTY
-    launched_by, start = calls.launched_by[rows], trace.gpu["start_ns"].to_numpy()[rows]
-    launched = launched_by >= 0
-    process = np.searchsorted(calls.processes, trace.gpu["process"].to_numpy()[rows])
-    found = [
-        lost.on_device(code, calls.start[launched_by[own]], start[own])
-        for code in np.unique(process[launched]).tolist()
-        for own in [launched & (process == code)]
-    ]
-    return union(
-        np.concatenate([one.start for one in found] or [NONE]), np.concatenate([one.end for one in found] or [NONE])
-    )
 
 
 def _first_launched(calls: Calls, start: IntArray, launched_by: IntArray, moments: IntArray) -> IntArray:

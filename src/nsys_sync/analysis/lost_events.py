@@ -1,13 +1,16 @@
-"""Stretches in which a process made CUDA calls of which the trace has no events: time there is neither idle nor busy.
+"""Stretches in which a thread made CUDA calls of which the trace has no events: time there is neither idle nor busy.
 
-nsys's importer drops whole buffers of CUDA events when it does not understand one of them (a driver newer than nsys),
-and exits with 0. Three things give that away; in 49 exports of undamaged captures (44,000 launches, 5,000 synchronize
-calls with a callchain) none of them occurs:
+CUPTI fills one buffer a thread. Where nsys's importer meets a record that it does not know (a function newer than
+itself, such as cudaEventElapsedTime of CUDA 12.8), it drops the rest of that buffer: the thread's API rows, and the
+GPU and SYNCHRONIZATION rows of its calls; it exits with 0. Other threads, NVTX, Python stacks and the rows with
+callchains, which nsys's injection writes itself, go on. Four things give such a stretch away, and in 49 exports of
+undamaged captures (44,000 launches, 5,000 synchronize calls with a callchain) there is none of them:
 
-- a kernel launch without a GPU row, outside of stream capture, that did not fail;
-- a synchronize call of which only the row with the callchain is there, which nsys's injection writes itself, and not
-  CUPTI's row of the same call;
-- correlation ids that have gone on by hundreds while no call was recorded (91 at most, undamaged).
+- a kernel launch without a GPU row, outside of stream capture, that CUDA did not refuse;
+- a synchronize call of which only the row with the callchain is there, and not CUPTI's;
+- a Python stack of a CUDA call that is not there;
+- correlation ids that went on by hundreds while the process made no call and no stream was seen to be done. (Polling
+  with functions that nsys does not trace uses ids too, and ends with a SYNCHRONIZATION row.)
 """
 
 from __future__ import annotations
@@ -19,40 +22,66 @@ from itertools import pairwise
 import numpy as np
 
 from nsys_sync.analysis.calls import Calls
-from nsys_sync.analysis.intervals import NONE, IntArray, Intervals, intersect, union
+from nsys_sync.analysis.intervals import EMPTY, NONE, IntArray, Intervals, intersect, union
 from nsys_sync.trace.api_names import ApiClass, base_name
 from nsys_sync.trace.tables import BoolArray, Trace
 
 QUIET_NS = 1_000_000
 """Five hundred calls take longer than that."""
 MOST_IDS_SKIPPED = 500
+"""91 at most in undamaged captures."""
+AT_ONCE_NS = 10_000
+"""CUPTI's row begins some 100 ns after the injection's."""
 NEVER = 2**62
 SYNCS = (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC)
 
 
 @dataclass(frozen=True)
 class LostEvents:
-    """Each stretch of `process` begins at `begin` and ends with the first work that was launched at `resumed` or later
-    (NEVER where nothing was). `launches`, `syncs` and `calls` count what gave the stretches away: kernel launches
-    without GPU row, synchronize calls without CUPTI's row, and calls that the correlation ids say are missing.
+    """Each stretch of `thread` (a code) begins at `begin` and ends with the first work that the thread launched at
+    `resumed` or later (NEVER where it launched nothing more). `signs` are (what gave it away, how often).
     """
 
-    process: IntArray
+    thread: IntArray
     begin: IntArray
     resumed: IntArray
-    launches: int
-    syncs: int
-    calls: int
+    signs: tuple[tuple[str, int], ...]
 
-    def on_device(self, process: int, launched: IntArray, gpu_start: IntArray) -> Intervals:
-        """The stretches of a process on a device: `launched` and `gpu_start` are of the process's work there."""
-        own = self.process == process
-        if not own.any():
-            return Intervals(NONE, NONE)
-        order = np.argsort(launched, kind="stable")
-        first_start = np.minimum.accumulate(gpu_start[order][::-1])[::-1]
-        at = np.searchsorted(launched[order], self.resumed[own], side="left")
-        return union(self.begin[own], np.append(first_start, NEVER)[at])
+    def holds(self, thread: IntArray, moment: IntArray) -> BoolArray:
+        """Whether each moment of a thread lies in one of the thread's stretches."""
+        result = np.zeros(len(thread), dtype=bool)
+        for code in np.unique(self.thread).tolist():
+            stretches = self.thread == code
+            own = thread == code
+            inside = union(self.begin[stretches], self.resumed[stretches])
+            result[own] = inside.within(moment[own], moment[own] + 1) > 0
+        return result
+
+    def on_device(self, calls: Calls, launched_by: IntArray, gpu_start: IntArray) -> Intervals:
+        """The stretches of all threads of processes with work on the device, whose GPU rows were launched by
+        `launched_by` (-1 none) and began at `gpu_start`. A thread that launched work, but none here, does not count.
+        """
+        launched = np.flatnonzero(launched_by >= 0)
+        if not len(self.thread) or not len(launched):
+            return EMPTY
+        thread_of_row = calls.thread[launched_by[launched]]
+        processes = np.unique(calls.process_of_thread[thread_of_row])
+        launches_elsewhere = np.unique(calls.thread[calls.launched_by[calls.launched_by >= 0]])
+        found = []
+        for code in np.unique(self.thread).tolist():
+            own = self.thread == code
+            rows = launched[thread_of_row == code]
+            if len(rows):
+                moment = calls.start[launched_by[rows]]
+                order = np.argsort(moment, kind="stable")
+                first_start = np.minimum.accumulate(gpu_start[rows][order][::-1])[::-1]
+                at = np.searchsorted(moment[order], self.resumed[own], side="left")
+                found.append((self.begin[own], np.append(first_start, NEVER)[at]))
+            elif calls.process_of_thread[code] in processes and code not in launches_elsewhere:
+                found.append((self.begin[own], self.resumed[own]))
+        if not found:
+            return EMPTY
+        return union(np.concatenate([begin for begin, _ in found]), np.concatenate([end for _, end in found]))
 
 
 def lost_events(
@@ -64,31 +93,32 @@ def lost_events(
     """`failed_launches` gives start and thread of launches that CUDA refused, `query_starts` the sorted starts of a
     process's calls that only ask, which are not among `calls`. Both are asked only where something is missing.
     """
-    parts: list[tuple[int, IntArray, IntArray]] = []
     lost_launches = _launches_without_work(trace, calls, failed_launches)
     lone_syncs = _syncs_without_their_record(calls)
+    stack_thread, stack_moment = _stacks_without_call(trace, calls, query_starts)
+    parts = [_around_launches(calls, lost_launches)]
+    parts.append(
+        _around_moments(
+            calls,
+            lone_syncs,
+            np.concatenate((calls.thread[lone_syncs], stack_thread)),
+            np.concatenate((calls.start[lone_syncs], stack_moment)),
+        )
+    )
     skipped = 0
     for code in range(len(calls.processes)):
-        own = calls.process_of_thread == code
-        begin, resumed, ids = _quiet_while_ids_went_on(calls, np.flatnonzero(own))
-        if len(begin):
-            queries = query_starts(int(calls.processes[code]))
-            ids -= np.searchsorted(queries, resumed) - np.searchsorted(queries, begin)
-            more = ids > MOST_IDS_SKIPPED
-            skipped += int(ids[more].sum())
-            parts.append((code, begin[more], resumed[more]))
-        for lost, stretches in ((lost_launches, _around_launches), (lone_syncs, _around_syncs)):
-            mine = lost[calls.process_of(lost) == code]
-            if len(mine):
-                parts.append((code, *stretches(calls, mine, own[calls.thread])))
-    return LostEvents(
-        process=np.concatenate([np.full(len(begin), code) for code, begin, _ in parts]) if parts else NONE,
-        begin=np.concatenate([begin for _, begin, _ in parts]) if parts else NONE,
-        resumed=np.concatenate([resumed for _, _, resumed in parts]) if parts else NONE,
-        launches=len(lost_launches),
-        syncs=len(lone_syncs),
-        calls=skipped,
+        quiet, ids = _quiet_while_ids_went_on(trace, calls, code, query_starts)
+        skipped += int(ids.sum())
+        threads = np.flatnonzero(calls.process_of_thread == code) if len(quiet) else NONE
+        parts += [(np.full(len(quiet), thread), quiet.start, quiet.end) for thread in threads]
+    signs = (
+        ("kernel launches left no GPU row", len(lost_launches)),
+        ("synchronize calls lack CUPTI's record", len(lone_syncs)),
+        ("Python stacks belong to CUDA calls that are missing", len(stack_moment)),
+        ("correlation ids belong to no call", skipped),
     )
+    thread_of_part, begin, resumed = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    return LostEvents(thread_of_part, begin, resumed, tuple((what, count) for what, count in signs if count))
 
 
 def _launches_without_work(
@@ -102,35 +132,30 @@ def _launches_without_work(
     if len(found):
         start, global_tid = failed_launches()
         for tid in np.unique(global_tid):
-            failed = (calls.global_tids[calls.thread[found]] == tid) & np.isin(
-                calls.start[found], start[global_tid == tid]
-            )
-            found = found[~failed]
+            own = calls.global_tids[calls.thread[found]] == tid
+            found = found[~(own & np.isin(calls.start[found], start[global_tid == tid]))]
     return found
 
 
 def _in_stream_capture(trace: Trace, calls: Calls, call: IntArray) -> BoolArray:
     """Whether each call was made while its process captured a stream into a graph: nothing is launched then."""
-    names = [base_name(name) for name in trace.api_names]
-    begins = _calls_named(calls, names, lambda name: "StreamBeginCapture" in name)
-    ends = _calls_named(calls, names, lambda name: "StreamEndCapture" in name)
+    begins = _calls_named(trace, calls, "StreamBeginCapture")
+    ends = _calls_named(trace, calls, "StreamEndCapture")
     result = np.zeros(len(call), dtype=bool)
-    for code in np.unique(calls.process_of(begins)) if len(begins) else ():
+    for code in np.unique(calls.process_of(begins)).tolist():
         own_ends = np.sort(calls.start[ends[calls.process_of(ends) == code]])
         start = calls.start[begins[calls.process_of(begins) == code]]
-        at = np.searchsorted(own_ends, start, side="left")
-        end = np.append(own_ends, NEVER)[at]
-        capturing = union(start, end)
+        end = np.append(own_ends, NEVER)[np.searchsorted(own_ends, start, side="left")]
         moment = calls.start[call]
-        result |= (calls.process_of(call) == code) & (capturing.within(moment, moment + 1) > 0)
+        result |= (calls.process_of(call) == code) & (union(start, end).within(moment, moment + 1) > 0)
     return result
 
 
-def _calls_named(calls: Calls, names: list[str], wanted: Callable[[str], bool]) -> IntArray:
-    codes = np.array([wanted(name) for name in names], dtype=bool)
-    if not codes.any():
+def _calls_named(trace: Trace, calls: Calls, part: str) -> IntArray:
+    named = np.array([part in base_name(name) for name in trace.api_names], dtype=bool)
+    if not named.any():
         return NONE
-    return np.flatnonzero(codes[calls.name_of(np.arange(len(calls)))])
+    return np.flatnonzero(named[calls.name_of(np.arange(len(calls)))])
 
 
 def _syncs_without_their_record(calls: Calls) -> IntArray:
@@ -141,34 +166,81 @@ def _syncs_without_their_record(calls: Calls) -> IntArray:
     return np.asarray(lone[known])
 
 
-def _around_launches(calls: Calls, lost: IntArray, own: BoolArray) -> tuple[IntArray, IntArray]:
-    """From the first of some lost launches to the next call that launched something."""
+def _stacks_without_call(
+    trace: Trace, calls: Calls, query_starts: Callable[[int], IntArray]
+) -> tuple[IntArray, IntArray]:
+    """(thread, moment) of Python stacks that were taken at a CUDA call of which there is no row, on threads that have
+    rows. A stack has exactly the start of the row with the callchain, which comes just before CUPTI's.
+    """
+    event = np.flatnonzero(~trace.python.is_sample)
+    tid, moment = trace.python.global_tid[event], trace.python.start_ns[event]
+    row_tid, row_start = (trace.api[column].to_numpy() for column in ("global_tid", "start_ns"))
+    threads, moments = [], []
+    for one in np.unique(tid).tolist():
+        code = int(np.searchsorted(calls.global_tids, one))
+        if code == len(calls.global_tids) or calls.global_tids[code] != one:
+            continue
+        missing = _long_before_the_next(np.sort(row_start[row_tid == one]), moment[tid == one])
+        if len(missing):
+            missing = _long_before_the_next(query_starts(one >> 24), missing)
+        threads.append(np.full(len(missing), code))
+        moments.append(missing)
+    return (np.concatenate(threads), np.concatenate(moments)) if threads else (NONE, NONE)
+
+
+def _long_before_the_next(starts: IntArray, moments: IntArray) -> IntArray:
+    """Those of the moments that no start follows at once."""
+    following = np.append(starts, NEVER)[np.searchsorted(starts, moments, side="left")]
+    return np.asarray(moments[following - moments > AT_ONCE_NS])
+
+
+def _around_launches(calls: Calls, lost: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """From the first of some lost launches of a thread to the thread's next call that launched something."""
     launching = np.zeros(len(calls), dtype=bool)
-    launching[calls.launched_by[calls.launched_by >= 0]] = True
-    known = np.append(np.sort(calls.start[launching & own]), NEVER)
-    start = np.sort(calls.start[lost])
-    at, first = np.unique(np.searchsorted(known, start, side="right"), return_index=True)
-    return start[first], known[np.minimum(at, len(known) - 1)]
+    if len(lost):
+        launching[calls.launched_by[calls.launched_by >= 0]] = True
+    found = [(NONE, NONE, NONE)]
+    for code in np.unique(calls.thread[lost]).tolist():
+        low, high = np.searchsorted(calls.thread, [code, code + 1])
+        known = np.append(calls.start[low:high][launching[low:high]], NEVER)
+        start = calls.start[lost[calls.thread[lost] == code]]
+        at, first = np.unique(np.searchsorted(known, start, side="right"), return_index=True)
+        found.append((np.full(len(at), code), start[first], known[np.minimum(at, len(known) - 1)]))
+    thread, begin, resumed = (np.concatenate([part[i] for part in found]) for i in range(3))
+    return thread, begin, resumed
 
 
-def _around_syncs(calls: Calls, lost: IntArray, own: BoolArray) -> tuple[IntArray, IntArray]:
-    """From the last whole call before some lone synchronize calls to the next one after them."""
-    whole = own.copy()
-    whole[lost] = False
-    order = np.flatnonzero(whole)[np.argsort(calls.start[whole], kind="stable")]
-    known = np.append(calls.start[order], NEVER)
-    ended = np.maximum.accumulate(calls.end[order])
-    start = np.sort(calls.start[lost])
-    at, first = np.unique(np.searchsorted(known, start, side="right"), return_index=True)
-    begin = np.where(at > 0, ended[at - 1], start[first]) if len(ended) else start[first]
-    return np.minimum(begin, start[first]), known[at]
+def _around_moments(
+    calls: Calls, lone: IntArray, thread: IntArray, moment: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """From the thread's last whole call before some moments to its next one after them; `lone` calls are not whole."""
+    whole = np.ones(len(calls) if len(thread) else 0, dtype=bool)
+    if len(thread):
+        whole[lone] = False
+    found = [(NONE, NONE, NONE)]
+    for code in np.unique(thread).tolist():
+        low, high = np.searchsorted(calls.thread, [code, code + 1])
+        start, end = (times[low:high][whole[low:high]] for times in (calls.start, calls.end))
+        own = np.sort(moment[thread == code])
+        at, first = np.unique(np.searchsorted(start, own, side="right"), return_index=True)
+        ended = np.concatenate(([NEVER], np.maximum.accumulate(end)))[at]
+        found.append((np.full(len(at), code), np.minimum(ended, own[first]), np.append(start, NEVER)[at]))
+    threads, begin, resumed = (np.concatenate([part[i] for part in found]) for i in range(3))
+    return threads, begin, resumed
 
 
-def _quiet_while_ids_went_on(calls: Calls, threads: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """(begin, end, ids skipped) of stretches in which none of the threads made a call, but many ids were used."""
+def _quiet_while_ids_went_on(
+    trace: Trace, calls: Calls, process: int, query_starts: Callable[[int], IntArray]
+) -> tuple[Intervals, IntArray]:
+    """Stretches in which no thread of the process made a call, but many ids were used; and how many ids."""
+    own_syncs = trace.stream_syncs["process"].to_numpy() == calls.processes[process]
+    done = trace.stream_syncs["start_ns"].to_numpy()[own_syncs]
+    if not len(done):
+        return EMPTY, NONE
+    threads = np.flatnonzero(calls.process_of_thread == process)
+    ranges = list(_ranges(calls, threads))
     quiet: Intervals | None = None
-    bounds = np.searchsorted(calls.thread, np.append(threads, threads[-1] + 1 if len(threads) else 0))
-    for low, high in _ranges(threads, bounds, calls):
+    for low, high in ranges:
         start, ended = calls.start[low:high], calls.end[low:high]
         long = np.flatnonzero(start[1:] - ended[:-1] >= QUIET_NS)
         own = Intervals(
@@ -176,22 +248,29 @@ def _quiet_while_ids_went_on(calls: Calls, threads: IntArray) -> tuple[IntArray,
         )
         quiet = own if quiet is None else intersect(quiet, own)[0]
     if quiet is None:
-        return NONE, NONE, NONE
+        return EMPTY, NONE
     inside = (quiet.start > -NEVER) & (quiet.end < NEVER) & (quiet.end - quiet.start >= QUIET_NS)
     begin, end = quiet.start[inside], quiet.end[inside]
     before, after = np.zeros(len(begin), dtype=np.int64), np.full(len(begin), NEVER)
-    for low, high in _ranges(threads, bounds, calls):
+    for low, high in ranges:
         last = low + np.searchsorted(calls.start[low:high], begin, side="left") - 1
-        ids = np.where(last >= low, calls.correlation_id_of(np.maximum(last, low)), 0)
-        before = np.maximum(before, ids)
+        before = np.maximum(before, np.where(last >= low, calls.correlation_id_of(np.maximum(last, low)), 0))
         first = low + np.searchsorted(calls.start[low:high], end, side="left")
         ids = np.where(first < high, calls.correlation_id_of(np.minimum(first, high - 1)), 0)
         after = np.where(ids > 0, np.minimum(after, ids), after)
     skipped = after - before - 1
     many = (before > 0) & (after < NEVER) & (skipped > MOST_IDS_SKIPPED)
-    return begin[many], end[many], skipped[many]
+    done = np.sort(done)
+    many &= np.searchsorted(done, begin) == np.searchsorted(done, end)
+    begin, end, skipped = begin[many], end[many], skipped[many]
+    if len(begin):
+        queries = query_starts(int(calls.processes[process]))
+        skipped -= np.searchsorted(queries, end) - np.searchsorted(queries, begin)
+    many = skipped > MOST_IDS_SKIPPED
+    return Intervals(begin[many], end[many]), skipped[many]
 
 
-def _ranges(threads: IntArray, bounds: IntArray, calls: Calls) -> Iterable[tuple[int, int]]:
-    """The calls of each thread: they are sorted by thread."""
+def _ranges(calls: Calls, threads: IntArray) -> Iterable[tuple[int, int]]:
+    """The calls of each thread: they are sorted by thread, and threads of a process follow each other."""
+    bounds = np.searchsorted(calls.thread, np.append(threads, threads[-1] + 1))
     return ((int(low), int(high)) for low, high in pairwise(bounds) if high > low)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from nsys_sync.analysis.calls import Calls
-from nsys_sync.analysis.intervals import IntArray
-from nsys_sync.trace.api_names import ApiClass
+from nsys_sync.analysis.intervals import NONE, IntArray
+from nsys_sync.trace.api_names import ApiClass, base_name
 from nsys_sync.trace.tables import BoolArray, Trace
 
 COPY_CLASSES = (ApiClass.COPY_SYNC, ApiClass.COPY_ASYNC)
 PAGEABLE = 0
+PROFILER_STOP = re.compile(r"(cuda|cu)ProfilerStop$")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ def sync_operations(trace: Trace, calls: Calls) -> tuple[Operations, BoolArray]:
     blocks |= _blocking_memsets(trace, calls)
     blocks |= _blocking_frees(trace, calls)
     blocks &= ~calls.unfinished
+    blocks[_of_the_profiler(trace, calls)] = False
 
     folded_copy, folded_sync = _copies_followed_by_their_synchronize(trace, calls, places)
     copy_of = np.full(len(calls), -1, dtype=np.int64)
@@ -75,6 +78,18 @@ def sync_operations(trace: Trace, calls: Calls) -> tuple[Operations, BoolArray]:
         **{name: values[order] for name, values in kinds.items()},
     )
     return operations, blocks
+
+
+def _of_the_profiler(trace: Trace, calls: Calls) -> IntArray:
+    """The waits for the GPU with which nsys ends a capture: traced as calls under the id of cu(da)ProfilerStop."""
+    stops_by_name = np.array([PROFILER_STOP.match(base_name(name)) is not None for name in trace.api_names], dtype=bool)
+    found = [NONE]
+    for stop in np.flatnonzero(stops_by_name[calls.name_of(np.arange(len(calls)))]) if stops_by_name.any() else ():
+        own = slice(*np.searchsorted(calls.thread, [calls.thread[stop], calls.thread[stop] + 1]))
+        after = np.arange(own.start, own.stop)[calls.start[own] >= calls.start[stop]]
+        correlation_id = calls.correlation_id_of(np.array([stop]))[0]
+        found.append(after[calls.correlation_id_of(after) == correlation_id] if correlation_id > 0 else NONE)
+    return np.concatenate(found)
 
 
 def _copies_by_call(trace: Trace, calls: Calls) -> tuple[pd.DataFrame, pd.DataFrame]:

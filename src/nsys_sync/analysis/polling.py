@@ -11,12 +11,14 @@ from nsys_sync.analysis.calls import PID_MASK
 from nsys_sync.analysis.intervals import IntArray, intersect, union
 
 FEWEST_POLLS = 16
-"""In one run. PyTorch's allocators ask after some events in a row, once each."""
+"""That came too early, in one run. PyTorch's allocators and the watchdog of its process groups ask after many events in
+a row, but after each of them once, and most are done by then.
+"""
 
 
 def polling(one: Attributed) -> tuple[model.Polling, ...]:
     """One entry a thread and function, the longest first. A run is a row of such calls of one thread with no other CUDA
-    call between them, queries of other kinds aside.
+    call between them, queries of other kinds aside, of which FEWEST_POLLS came too early.
     """
     runs = _runs(one)
     result = []
@@ -52,17 +54,17 @@ def _runs(one: Attributed) -> pd.DataFrame:
     order = np.lexsort((-polls["end_ns"].to_numpy(), polls["start_ns"].to_numpy(), polls["global_tid"].to_numpy()))
     polls = polls.iloc[order]
     tid, start, end = (polls[name].to_numpy() for name in ("global_tid", "start_ns", "end_ns"))
-    api = polls["api"].cat.codes.to_numpy()
+    api, too_early = polls["api"].cat.codes.to_numpy(), polls["too_early"].to_numpy()
     new_thread = np.concatenate(([True], tid[1:] != tid[:-1]))[: len(tid)]
     # With backtraces a call has two rows, one inside the other.
     inside = np.zeros(len(tid), dtype=bool)
     inside[1:] = ~new_thread[1:] & (start[1:] >= start[:-1]) & (end[1:] <= end[:-1])
-    tid, start, end, api = tid[~inside], start[~inside], end[~inside], api[~inside]
+    tid, start, end, api, too_early = (np.asarray(v)[~inside] for v in (tid, start, end, api, too_early))
     calls_before = _calls_before(one, tid, start)
     changes = (tid[1:] != tid[:-1]) | (api[1:] != api[:-1]) | (calls_before[1:] != calls_before[:-1])
     first = np.flatnonzero(np.concatenate(([True], changes))[: len(tid)])
     count = np.diff(np.append(first, len(tid)))
-    many = count >= FEWEST_POLLS
+    many = np.add.reduceat(too_early.astype(np.int64), first) >= FEWEST_POLLS if len(first) else first > 0
     last = first + count - 1
     return pd.DataFrame(
         {

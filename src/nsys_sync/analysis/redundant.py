@@ -32,7 +32,7 @@ def redundant_operations(one: Attributed) -> tuple[BoolArray, BoolArray]:
     waiting since it last waited for the whole device, the wait is what makes that copy safe to read, even if it is
     over. Before a device's first activity nothing is claimed: work from before the capture is not on record. Cannot be
     told where a device of the process has no idle figure or is not among those chosen, and where the process has no GPU
-    work on record or lets its streams wait for the host.
+    work on record or lets its streams wait for the host; nor where the thread's events are lost.
     """
     operations, calls = one.operations, one.calls
     candidate = np.isin(calls.api_class[operations.call], (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC))
@@ -42,6 +42,7 @@ def redundant_operations(one: Attributed) -> tuple[BoolArray, BoolArray]:
     for account in one.accounts:
         known |= np.isin(process, account.time.process_ids)
     known &= ~np.isin(process, np.concatenate((_on_other_devices(one), _with_host_work_in_streams(one))))
+    known &= ~one.lost.holds(operations.thread, operations.start)
     candidate &= ~_guards_a_copy(one)
     for account in one.accounts:
         uses = np.isin(process, account.time.process_ids)

@@ -79,6 +79,7 @@ def trace_operations(one: Attributed) -> TraceOperations:
     row = innermost_range(ranges, tid, operations.start)
     nvtx = np.where(row >= 0, family_codes[row], -1) if len(family_codes) else row
     how, site, keys = sites_of(one, nvtx, family_names)
+    known &= ~_of_sites_that_are_lost(one, site, stall, len(keys))
     redundant, redundant_known = redundant_operations(one)
     return TraceOperations(
         trace=trace.name,
@@ -112,6 +113,16 @@ def trace_operations(one: Attributed) -> TraceOperations:
         nvtx_names=[one.shown(name) for name in family_names],
         steps=0 if one.steps is None else len(one.steps),
     )
+
+
+def _of_sites_that_are_lost(one: Attributed, site: IntArray, stall: IntArray, sites: int) -> BoolArray:
+    """Operations at sites all of whose operations lie in stretches in which the thread's events are lost, and that are
+    charged with nothing: what they cost is not known, rather than nothing.
+    """
+    lost = one.lost.holds(one.operations.thread, one.operations.start)
+    kept = np.zeros(sites, dtype=bool)
+    kept[site[~lost | (stall > 0)]] = True
+    return np.asarray(~kept[site])
 
 
 def _idle_figures(one: Attributed) -> tuple[IntArray, IntArray, IntArray, BoolArray]:
@@ -459,17 +470,9 @@ def _warnings(one: Attributed) -> list[str]:
 def _lost(one: Attributed) -> Iterable[str]:
     """What shows that events are missing, and of how much time nothing is known because of it."""
     lost = one.lost
-    signs = [
-        f"{count:,} {what}"
-        for count, what in (
-            (lost.launches, "kernel launches left no GPU row"),
-            (lost.syncs, "synchronize calls lack the driver's record"),
-            (lost.calls, "calls are missing by their correlation ids"),
-        )
-        if count
-    ]
-    if not signs:
+    if not lost.signs:
         return
+    signs = ", ".join(f"{count:,} {what}" for what, count in lost.signs)
     resumed = lost.resumed[lost.resumed < NEVER]
     until = "to the end" if (lost.resumed == NEVER).any() else f"until t = {int(resumed.max()) / 1e9:.6f} s"
     missing = ", ".join(
@@ -479,9 +482,9 @@ def _lost(one: Attributed) -> Iterable[str]:
         if len(account.time.not_captured)
     )
     yield (
-        f"nsys lost CUDA events: {', '.join(signs)} (from t = {int(lost.begin.min()) / 1e9:.6f} s {until}); "
-        f"{missing or 'outside the window of GPU activity'}. Its version may be older than the driver: use a newer "
-        "nsys, or capture a shorter range"
+        f"nsys lost CUDA events: {signs} (from t = {int(lost.begin.min()) / 1e9:.6f} s {until}); "
+        f"{missing or 'outside the window of GPU activity'}. A nsys older than CUDA does that at functions which it "
+        "does not know (2023.4 at Event.elapsed_time()): use a newer nsys, or capture a range without them"
     )
 
 

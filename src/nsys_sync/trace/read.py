@@ -215,14 +215,15 @@ def read_query_starts(file: SqliteFile, process: int) -> IntArray:
 
 def _read_polls(file: SqliteFile) -> pd.DataFrame:
     names = {i: base_name(name) for i, name in _api_names(file) if is_poll(name)}
-    wanted = {name: s.API_COLUMNS[name] for name in ("start_ns", "end_ns", "global_tid", "name_id")}
     parts = [
-        pd.DataFrame(_events(file, table, wanted, [f'"nameId" IN ({", ".join(map(str, names))})']))
+        pd.DataFrame(_events(file, table, s.POLL_COLUMNS, [f'"nameId" IN ({", ".join(map(str, names))})']))
         for table in s.API_TABLES
         if names and file.has(table)
     ]
-    polls = _concat(parts, wanted)
-    return polls.drop(columns="name_id").assign(api=pd.Categorical(polls["name_id"].map(names)))
+    polls = _concat(parts, s.POLL_COLUMNS)
+    return polls.drop(columns=["name_id", "return_value"]).assign(
+        api=pd.Categorical(polls["name_id"].map(names)), too_early=polls["return_value"].to_numpy() == s.NOT_READY
+    )
 
 
 def _api_names(file: SqliteFile) -> list[tuple[Any, ...]]:

@@ -94,6 +94,12 @@ API_COLUMNS: Mapping[str, Column] = {
     "callchain_id": Column("callchainId", -1, absent=-1),
 }
 RETURN_VALUE = "returnValue"
+NOT_READY = 600
+"""cudaErrorNotReady and CUDA_ERROR_NOT_READY: what a call returns that asks too early."""
+POLL_COLUMNS: Mapping[str, Column] = {
+    **{name: API_COLUMNS[name] for name in ("start_ns", "end_ns", "global_tid", "name_id")},
+    "return_value": Column(RETURN_VALUE, NOT_READY, absent=NOT_READY),
+}
 KERNEL_NAME = "shortName"
 COMMUNICATION_KERNELS = "nccl*Kernel*"
 """A GLOB on kernel names: `ncclDevKernel_AllReduce_Sum_f32_RING_LL`, before NCCL 2.19 `ncclKernel_AllReduce_…`."""

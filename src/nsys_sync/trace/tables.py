@@ -99,7 +99,8 @@ class Trace:
     communication: rows of gpu that are kernels of NCCL; None where the export has no names of kernels
     copies: gpu_row (index into gpu), context_id, stream_id, copy_kind, src_kind, dst_kind (NVIDIA's numbers, -1 none)
     stream_syncs: start_ns, end_ns, process, correlation_id, context_id, stream_id
-    polls: start_ns, end_ns, global_tid, api (str): calls that ask whether a stream or an event is done
+    polls: start_ns, end_ns, global_tid, api (str), too_early (bool): calls that ask whether a stream or an event is
+        done, and whether it was not; True where the export does not say
     nvtx: start_ns, end_ns, global_tid, name (str), domain (str), is_push_pop (bool)
     overhead: start_ns, end_ns, process
     """
