@@ -25,6 +25,8 @@ from nsys_sync.analysis.summary import stall_of, texts_of, trace_operations, tra
 from nsys_sync.errors import UsageError
 from nsys_sync.nsys.export import Progress, cached_export, is_report
 from nsys_sync.nsys.find import find_nsys
+from nsys_sync.nsys.parquet import cached_conversion
+from nsys_sync.regular_files import is_folder, with_a_name
 from nsys_sync.source_files import SourceFile, read_sources
 from nsys_sync.trace.read import (
     read_failed_launches,
@@ -53,8 +55,9 @@ def analyze(
 ) -> model.Analysis:
     """Ranked sync sites of one trace, or of several that are ranks of one run.
 
-    A trace is an SQLite export of nsys, or a report (`.nsys-rep`, `.qdrep`), which is exported first (and the export
-    kept, see `nsys_sync.nsys.export`); `progress` hears of that.
+    A trace is an SQLite export of nsys, or a report (`.nsys-rep`, `.qdrep`) or a folder of Parquet files (`nsys export
+    --type parquetdir`), of which an SQLite export is made first (and kept, see `nsys_sync.nsys.export`); `progress`
+    hears of that.
 
     `time_range` is (start, end) in ns since the session start, None for an open end; `nvtx` an NVTX range name or
     pattern (`step *`) whose ranges are selected, less the first `skip_first` of each thread. `pid` and `device`
@@ -162,10 +165,12 @@ def _attribute(file: SqliteFile, name: str, options: Options) -> Attributed:
 
 
 def _database(path: Path, progress: Progress) -> Path:
+    if is_folder(path):
+        return cached_conversion(path, progress)
     return cached_export(path, find_nsys, progress) if is_report(path) else path
 
 
 def _distinct_names(paths: Sequence[Path]) -> list[str]:
     """File names; equal ones are numbered. Folders are left out: they can be named after people."""
-    names = [path.name for path in paths]
+    names = [with_a_name(path).name for path in paths]
     return [f"{name} ({names[: i + 1].count(name)})" if names.count(name) > 1 else name for i, name in enumerate(names)]

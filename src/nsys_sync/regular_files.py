@@ -1,4 +1,4 @@
-"""Reading a small file that the user names, whatever lies at its path."""
+"""What lies at a path that the user names, whatever it is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from pathlib import Path
 
 SMALL = 1 << 16
 """More than any file holds whose size is given as 0, such as those of /proc."""
+
+
+def is_folder(path: Path) -> bool:
+    """Of what cannot be seen it says no: whoever opens it will say what is wrong."""
+    return os.path.isdir(path)  # noqa: PTH112 (Path.is_dir raises, of a folder that may not be entered)
+
+
+def with_a_name(path: Path) -> Path:
+    """The path itself; `.` and `..` have no name to call anything by, and become absolute."""
+    return path.resolve() if path.name in ("", "..") else path
 
 
 def read_start(path: Path, most_bytes: int) -> bytes:

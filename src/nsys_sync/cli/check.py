@@ -18,6 +18,7 @@ from nsys_sync.cli.outputs import (
     discard_standard_output,
     for_terminal,
     plan,
+    stem_of,
     write_made,
 )
 from nsys_sync.cli.progress import shown_progress
@@ -56,7 +57,8 @@ def check(
         list[Path],
         typer.Argument(
             metavar="TRACE...",
-            help="Reports of nsys, SQLite exports of them (several are ranks of one run), or one saved JSON report.",
+            help="Reports of nsys, SQLite exports or Parquet folders of them (several are ranks of one run), or one "
+            "saved JSON report.",
         ),
     ],
     max_stall: Annotated[
@@ -117,7 +119,7 @@ def check(
     outputs = plan(
         formats or [],
         output,
-        traces[0].stem + more,
+        stem_of(traces[0]) + more,
         [*traces, baseline] if baseline else traces,
         offered=CheckFormat,
         default=("terminal",),

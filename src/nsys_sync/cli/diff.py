@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from nsys_sync.cli.durations import parse_range
-from nsys_sync.cli.outputs import SITES_IN_TERMINAL, Output, OutputFormat, OutputOption, for_terminal, plan, write_made
+from nsys_sync.cli.outputs import (
+    SITES_IN_TERMINAL,
+    Output,
+    OutputFormat,
+    OutputOption,
+    for_terminal,
+    plan,
+    stem_of,
+    write_made,
+)
 from nsys_sync.cli.progress import shown_progress
 from nsys_sync.cli.selection import (
     DeviceOption,
@@ -25,7 +34,7 @@ from nsys_sync.errors import UsageError
 if TYPE_CHECKING:
     from nsys_sync.model import Comparison, PlaceInRun
 
-_RUN_HELP = "A report of nsys, an SQLite export of it, or a JSON report of nsys-sync."
+_RUN_HELP = "A report of nsys, an SQLite export or Parquet folder of it, or a JSON report of nsys-sync."
 
 
 class DiffFormat(OutputFormat):
@@ -62,7 +71,7 @@ def diff(
     Prints the comparison and writes BEFORE-vs-AFTER.sync-diff.html into the current folder. The exit status does not
     say whether anything became worse.
     """
-    stem = "-vs-".join(path.stem.removesuffix(".sync") for path in (before, after))
+    stem = "-vs-".join(stem_of(path).removesuffix(".sync") for path in (before, after))
     outputs = plan(formats or [], output, stem, (before, after), offered=DiffFormat, kind="sync-diff")
     selected = parse_range(time_range) if time_range is not None else None
     given = {

@@ -10,15 +10,22 @@ from typing import Annotated, Optional
 
 import typer
 
+from nsys_sync.cli.outputs import stem_of, would_replace
 from nsys_sync.cli.progress import shown_progress
 from nsys_sync.errors import OutputError, UsageError
+from nsys_sync.regular_files import is_folder, with_a_name
 
 
 def export(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A report of nsys; with --scrub, also an export.")],
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRACE", help="A report of nsys or a Parquet folder of one; with --scrub, also an SQLite export."
+        ),
+    ],
     output: Annotated[
         Optional[Path],  # noqa: UP045 (typer reads the annotation at run time, on Python 3.10 too)
-        typer.Option("--output", "-o", metavar="OUT", help="The SQLite file to write. Default: beside the report."),
+        typer.Option("--output", "-o", metavar="OUT", help="The SQLite file to write. Default: beside TRACE."),
     ] = None,
     scrub: Annotated[
         bool,
@@ -28,17 +35,17 @@ def export(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")] = False,
 ) -> None:
-    """Export a report to SQLite with its Python stacks; --scrub makes a copy that is safe to share."""
-    from nsys_sync.nsys import export as exporting
-    from nsys_sync.nsys.find import find_nsys
+    """Export a report to SQLite with its Python stacks; --scrub makes a copy that is safe to share.
 
-    is_report = exporting.is_report(trace)
-    if not is_report and not scrub:
+    Of a Parquet folder, the tables that an analysis reads are exported.
+    """
+    from nsys_sync.nsys.export import is_report
+
+    if not is_report(trace) and not is_folder(trace) and not scrub:
         raise UsageError(f"{trace}: is no report (.nsys-rep), so there is nothing to export. To clean it, add --scrub")
-    if not trace.name or trace.is_dir():
-        raise UsageError(f"{trace}: is a folder. Name the report inside it")
-    target = output or trace.with_suffix(".scrubbed.sqlite" if scrub else ".sqlite")
-    if target.exists() and trace.exists() and target.samefile(trace):
+    trace = with_a_name(trace)
+    target = output or trace.parent / (stem_of(trace) + (".scrubbed.sqlite" if scrub else ".sqlite"))
+    if would_replace(target, trace):
         raise UsageError(f"{target}: would overwrite the trace itself. Name another file with -o")
     if target.is_dir():
         raise UsageError(f"{target}: is a folder. Name a file with -o")
@@ -48,17 +55,28 @@ def export(
     if target.exists() and not force:
         raise OutputError(f"{target}: exists. Name another file with -o, or replace it with --force")
     if not scrub:
-        exporting.export(trace, target, find_nsys(), shown_progress())
+        _export(trace, target)
     else:
-        _write_scrubbed(trace, target, is_report=is_report)
+        _write_scrubbed(trace, target)
     print(f"Wrote {target}", file=sys.stderr)
 
 
-def _write_scrubbed(trace: Path, target: Path, *, is_report: bool) -> None:
+def _export(trace: Path, target: Path) -> None:
+    if is_folder(trace):
+        from nsys_sync.nsys.parquet import convert
+
+        convert(trace, target, shown_progress())
+    else:
+        from nsys_sync.nsys.export import export
+        from nsys_sync.nsys.find import find_nsys
+
+        export(trace, target, find_nsys(), shown_progress())
+
+
+def _write_scrubbed(trace: Path, target: Path) -> None:
     from contextlib import closing
 
-    from nsys_sync.nsys import export as exporting
-    from nsys_sync.nsys.find import find_nsys
+    from nsys_sync.nsys.export import is_report
     from nsys_sync.nsys.scrub import scrub
     from nsys_sync.trace.sqlite_file import SqliteFile
 
@@ -68,8 +86,8 @@ def _write_scrubbed(trace: Path, target: Path, *, is_report: bool) -> None:
         raise OutputError(f"{target}: cannot be written ({error.strerror}). Name another place with -o") from error
     with folder as name:
         copy = Path(name) / "copy.sqlite"
-        if is_report:
-            exporting.export(trace, copy, find_nsys(), shown_progress())
+        if is_report(trace) or is_folder(trace):
+            _export(trace, copy)
         else:
             with closing(SqliteFile(trace)):
                 shutil.copyfile(trace, copy)

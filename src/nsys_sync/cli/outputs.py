@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from nsys_sync.errors import OutputError, UsageError
+from nsys_sync.regular_files import is_folder, with_a_name
 from nsys_sync.render.text import plain
 
 if TYPE_CHECKING:
@@ -69,6 +70,18 @@ class Output:
     new_folder: bool = False
 
 
+def stem_of(trace: Path) -> str:
+    """What reports of a trace are called after. A folder's name has no ending."""
+    trace = with_a_name(trace)
+    return trace.name if is_folder(trace) else trace.stem
+
+
+def would_replace(path: Path, trace: Path, *, named: bool = True) -> bool:
+    """Whether writing to `path` would change the trace. `named` is the path by the user; names of our own never do."""
+    is_table = named and path.suffix == ".parquet" and is_folder(trace) and _same_file(path.parent, trace)
+    return is_table or _same_file(path, trace)
+
+
 def plan(
     formats: Sequence[OutputFormat],
     output: str | None,
@@ -121,7 +134,8 @@ def plan(
             path = Path(name)
         else:
             path = to_file / name if is_folder else to_file
-        if path is not None and any(_same_file(path, given) for given in inputs):
+        named = path is not None and path == to_file
+        if path is not None and any(would_replace(path, given, named=named) for given in inputs):
             raise UsageError(f"-o {output}: would overwrite the trace itself. Name another file")
         taken = next((other for other in planned if path and other.path and _one_file(path, other.path)), None)
         if taken is not None:

@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from nsys_sync.cli.durations import parse_duration, parse_range
-from nsys_sync.cli.outputs import FormatsOption, OutputOption, plan, write
+from nsys_sync.cli.outputs import FormatsOption, OutputOption, plan, stem_of, write
 from nsys_sync.cli.progress import shown_progress
 from nsys_sync.cli.selection import (
     DeviceOption,
@@ -28,7 +28,8 @@ def report(
     traces: Annotated[
         list[Path],
         typer.Argument(
-            metavar="TRACE...", help="Reports of nsys, or SQLite exports of them. Several are ranks of one run."
+            metavar="TRACE...",
+            help="Reports of nsys, or SQLite exports or Parquet folders of them. Several are ranks of one run.",
         ),
     ],
     output: OutputOption = None,
@@ -59,7 +60,7 @@ def report(
     Prints a report and writes TRACE.sync.html into the current folder.
     """
     more = f"-and-{len(traces) - 1}-more" if len(traces) > 1 else ""
-    outputs = plan(formats or [], output, traces[0].stem + more, traces, per_operation=operations)
+    outputs = plan(formats or [], output, stem_of(traces[0]) + more, traces, per_operation=operations)
     selected = parse_range(time_range) if time_range is not None else None
     least = parse_duration(min_stall, "--min-stall") if min_stall is not None else 0
 

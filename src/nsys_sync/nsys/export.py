@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from nsys_sync.trace.sqlite_file import SqliteFile
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 CACHE_FOLDER = ".nsys-sync"
 EXPORT_VERSION = 1
-"""Of what this module makes from a report: raise it, and every cached export is made anew."""
+"""Of what this package makes from a report or a folder: raise it, and every cached export is made anew."""
 MAGIC = b"NVIDIA Tegra Profiler Report "
 PACKED_MAGIC = (b"\x1f\x8b", b"PK\x03\x04")
 SECONDS_BETWEEN_READS = 0.05
@@ -37,14 +37,15 @@ CHUNK = 1 << 20
 
 Progress = Callable[[str, int], None]
 """Called with a step's name and its percentage, as nsys gives it."""
+Seen = dict[str, list[int]]
+"""Of each file that an export is made of: its name, and its size and time of change (ns)."""
 
 
 @dataclass(frozen=True)
 class Provenance:
     """What a cached export belongs to, and how to tell that it is whole."""
 
-    report_size: int
-    report_mtime_ns: int
+    files: Seen
     nsys_version: str
     export_version: int
     database_size: int
@@ -59,33 +60,55 @@ def is_report(path: Path) -> bool:
 def cached_export(report: Path, nsys: Callable[[], Nsys], progress: Progress) -> Path:
     """The SQLite export of `report`: from the cache where that provably belongs to it, else made now.
 
-    The cache lies beside the report, in the user's cache folder where the report's cannot be written. `nsys` is asked
-    for only when needed. Raises TraceError for a report that cannot be read, NsysError where nsys fails.
+    `nsys` is asked for only when needed. Raises TraceError for a report that cannot be read, NsysError where nsys
+    fails.
     """
     require_report(report)
-    places = (report.parent / CACHE_FOLDER / f"{report.name}.sqlite", _in_users_cache(report))
+    files = seen([report])
     try:
         used = nsys()
     except NsysError:
         # Without nsys, an export that some nsys made of this very report is better than none.
-        for database in places:
-            if _is_ours_and_whole(database, report, None):
-                return database
+        if kept := kept_export(report, files, None):
+            return kept
         raise
-    for database in places:
-        if _is_ours_and_whole(database, report, used):
+    return kept_export(report, files, used.version_text) or keep_export(
+        report, files, used.version_text, lambda database: export(report, database, used, progress)
+    )
+
+
+def kept_export(source: Path, files: Seen, nsys_version: str | None) -> Path | None:
+    """The cached export of `source`, a report or a folder, where one provably belongs to the `files` it is made of.
+
+    `nsys_version` is that of the nsys which must have made it; None: any.
+    """
+    for database in _places(source):
+        if _is_ours_and_whole(database, files, nsys_version):
             return database
+    return None
+
+
+def keep_export(source: Path, files: Seen, nsys_version: str, make: Callable[[Path], None]) -> Path:
+    """Makes the export of `source` with `make`, and keeps it. Raises OutputError where nothing can be kept.
+
+    The cache lies beside the source, in the user's cache folder where that cannot be written.
+    """
+    places = _places(source)
     for database in places:
         if _can_write_into(database.parent):
-            seen = report.stat()
             _provenance_file(database).unlink(missing_ok=True)
-            export(report, database, used, progress)
-            _write_provenance(database, _provenance(database, seen, used.version_text), seen.st_mode & 0o666)
+            make(database)
+            _write_provenance(database, _provenance(database, files, nsys_version))
             return database
     raise OutputError(
-        f"{report.parent}: cannot be written, and neither can {places[1].parent}. "
-        f"Export to a place of your choice: nsys-sync export {report.name} -o FILE.sqlite"
+        f"{source.parent}: cannot be written, and neither can {places[-1].parent}. "
+        f"Export to a place of your choice: nsys-sync export {source.name} -o FILE.sqlite"
     )
+
+
+def seen(files: Iterable[Path]) -> Seen:
+    """What the files are now, to be compared later."""
+    return {file.name: [(found := file.stat()).st_size, found.st_mtime_ns] for file in files}
 
 
 def require_report(report: Path) -> None:
@@ -119,22 +142,13 @@ def report_version(report: Path) -> str | None:
 def export(report: Path, database: Path, nsys: Nsys, progress: Progress) -> None:
     """Writes the export under a temporary name beside `database`, then renames it. An existing file is replaced."""
     require_report(report)
-    with _working_folder(database) as folder:
-        made = folder / "export.sqlite"
+    with made_whole(database, report.stat().st_mode) as made:
+        folder = made.parent
         if nsys.knows("export", "--include-blobs"):
             _finish(_started(nsys, report, made, "sqlite", "--include-blobs=true"), report, nsys, "exporting", progress)
         else:
             _export_with_backtraces_from_json(report, made, folder, nsys, progress)
         _check(made, report)
-        try:
-            with made.open("rb+") as file:
-                os.fsync(file.fileno())
-            made.chmod(report.stat().st_mode & 0o666)  # it holds what the report holds: no wider mode
-            made.replace(database)
-        except OSError as error:
-            raise OutputError(
-                f"{database}: cannot be written ({error.strerror}). Name another place with -o"
-            ) from error
 
 
 def _export_with_backtraces_from_json(report: Path, made: Path, folder: Path, nsys: Nsys, progress: Progress) -> None:
@@ -257,8 +271,11 @@ def _check(database: Path, report: Path) -> None:
 
 
 @contextmanager
-def _working_folder(database: Path) -> Iterator[Path]:
-    """A temporary folder on the same file system, so that the result can be renamed into place."""
+def made_whole(database: Path, mode: int) -> Iterator[Path]:
+    """A file to make, in a temporary folder on the same file system, that becomes `database` once it is whole.
+
+    An existing file is replaced. `mode` is that of what it is made of: it holds the same, so no wider mode.
+    """
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
         folder = tempfile.TemporaryDirectory(prefix=f".{database.name}.", dir=database.parent)
@@ -267,7 +284,17 @@ def _working_folder(database: Path) -> Iterator[Path]:
             f"{database.parent}: cannot be written ({error.strerror}). Name another place with -o"
         ) from error
     with folder as name:
-        yield Path(name)
+        made = Path(name) / "export.sqlite"
+        yield made
+        try:
+            with made.open("rb+") as file:
+                os.fsync(file.fileno())
+            made.chmod(mode & 0o666)
+            made.replace(database)
+        except OSError as error:
+            raise OutputError(
+                f"{database}: cannot be written ({error.strerror}). Name another place with -o"
+            ) from error
 
 
 def _can_write_into(folder: Path) -> bool:
@@ -285,34 +312,37 @@ def users_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "nsys-sync"
 
 
-def _in_users_cache(report: Path) -> Path:
-    path_hash = hashlib.sha256(os.fsencode(report.resolve())).hexdigest()[:16]
-    return users_cache() / f"{path_hash}-{report.name}.sqlite"
+def _places(source: Path) -> tuple[Path, Path]:
+    """Where an export of `source` may be kept."""
+    path_hash = hashlib.sha256(os.fsencode(source.resolve())).hexdigest()[:16]
+    return (
+        source.parent / CACHE_FOLDER / f"{source.name}.sqlite",
+        users_cache() / f"{path_hash}-{source.name}.sqlite",
+    )
 
 
 def _provenance_file(database: Path) -> Path:
     return database.with_suffix(".json")
 
 
-def _write_provenance(database: Path, provenance: Provenance, mode: int) -> None:
+def _write_provenance(database: Path, provenance: Provenance) -> None:
     """Comes last: without it, or with one that does not fit, the export is never trusted."""
     target = _provenance_file(database)
     with tempfile.NamedTemporaryFile(
         "w", dir=database.parent, prefix=f".{target.name}.", delete=False, encoding="utf-8"
     ) as file:
         json.dump(vars(provenance), file)
-    Path(file.name).chmod(mode)
+    Path(file.name).chmod(database.stat().st_mode & 0o666)
     Path(file.name).replace(target)
 
 
-def _provenance(database: Path, report: os.stat_result, nsys_version: str) -> Provenance:
+def _provenance(database: Path, files: Seen, nsys_version: str) -> Provenance:
     crc = 0
     with database.open("rb") as file:
         while chunk := file.read(CHUNK):
             crc = zlib.crc32(chunk, crc)
     return Provenance(
-        report_size=report.st_size,
-        report_mtime_ns=report.st_mtime_ns,
+        files=files,
         nsys_version=nsys_version,
         export_version=EXPORT_VERSION,
         database_size=database.stat().st_size,
@@ -320,12 +350,12 @@ def _provenance(database: Path, report: os.stat_result, nsys_version: str) -> Pr
     )
 
 
-def _is_ours_and_whole(database: Path, report: Path, nsys: Nsys | None) -> bool:
+def _is_ours_and_whole(database: Path, files: Seen, nsys_version: str | None) -> bool:
     try:
         stored = json.loads(_provenance_file(database).read_text(encoding="utf-8"))
-        if stored.get("database_size") != database.stat().st_size:
+        if stored.get("files") != files or stored.get("database_size") != database.stat().st_size:
             return False
-        version = nsys.version_text if nsys else str(stored.get("nsys_version"))
-        return bool(stored == vars(_provenance(database, report.stat(), version)))
+        version = nsys_version or str(stored.get("nsys_version"))
+        return bool(stored == vars(_provenance(database, files, version)))
     except (OSError, ValueError, AttributeError):
         return False
