@@ -39,7 +39,7 @@ UNSIGNED = frozenset(
 )
 """Columns that are UINT64 in nsys's Parquet files."""
 BOOLEAN = frozenset({"unresolved", "isDiscrete", "isGreenContext"})
-DAMAGES_PER_FILE = 12
+DAMAGES_PER_FILE = 4
 
 
 @pytest.fixture(autouse=True)
@@ -549,5 +549,5 @@ def test_damage_anywhere_is_an_error_or_no_harm(folder: Path) -> None:
                 refusals += 1
                 assert "\n" not in str(error)
         path.write_bytes(whole)
-    assert refusals > 40
+    assert refusals > 15
     assert len(analysis(folder)["sites"]) == 8
