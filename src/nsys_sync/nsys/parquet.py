@@ -12,7 +12,7 @@ import re
 import sqlite3
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -35,6 +35,7 @@ TABLES = (
     *(s.DIAGNOSTICS, s.CAPTURE_METADATA, s.EXPORT_METADATA, "ANALYSIS_DETAILS", "ANALYSIS_FILE"),
 )
 """What an analysis reads, or tells an export of nsys by."""
+_WANTED = frozenset(canonical(table) for table in TABLES)
 INDEXES = {s.STRINGS: ("id",), s.CALLCHAINS: ("id", "stackDepth")}
 """As nsys's SQLite has them, as primary keys: a damaged folder can have an id twice."""
 MAGIC = b"PAR1"
@@ -62,14 +63,20 @@ def cached_conversion(folder: Path, progress: Progress) -> Path:
 def convert(folder: Path, database: Path, progress: Progress) -> None:
     """Writes the tables of `folder` that an analysis reads to `database`, whole or not at all; replaces a file."""
     before, tables = _seen(folder), _tables(folder)
-    done, whole = 0, sum(size for size, _ in before.values())
     with made_whole(database, _mode(folder, tables)) as made:
         uri = f"file:{quote(os.fsencode(made.resolve()))}"
-        with closing(sqlite3.connect(uri, uri=True)) as connection, adbc_driver_sqlite.dbapi.connect(uri) as filling:
+        done, whole = 0, sum(size for size, _ in before.values())
+        with closing(_quick_connection(uri)) as connection:
+            schemas = {name: _create(name, path, connection) for name, path in tables.items()}
+        with _errors_of(folder), adbc_driver_sqlite.dbapi.connect(uri) as filling:
             for name, path in tables.items():
-                _copy(name, path, connection, filling)
+                _fill(name, path, schemas[name], filling)
                 done += before[path.name][0]
                 progress("reading tables", 100 * done // whole)
+            filling.commit()
+        with _errors_of(folder), closing(_quick_connection(uri)) as connection:
+            for name in tables:
+                _add_index(name, schemas[name], connection)
         if _seen(folder) != before:
             raise _changed(folder)
 
@@ -124,7 +131,7 @@ def _tables(folder: Path) -> Mapping[str, Path]:
 
 
 def _is_wanted(name: str) -> bool:
-    return any(canonical(name) == canonical(table) for table in TABLES)
+    return canonical(name) in _WANTED
 
 
 def _require_whole(path: Path) -> None:
@@ -148,8 +155,9 @@ def _require_whole(path: Path) -> None:
         raise TraceError(f"{path}: is cut off, or its export is not finished. {_again(path)}")
 
 
-def _again(table: Path) -> str:
-    return f"Export the report again: {_export_command(table.parent)}"
+def _again(path: Path) -> str:
+    """Of the folder, or of a file in it."""
+    return f"Export the report again: {_export_command(path.parent if path.suffix == ENDING else path)}"
 
 
 def _export_command(folder: Path) -> str:
@@ -157,26 +165,51 @@ def _export_command(folder: Path) -> str:
     return export_command(Path(re.sub("_(pqt|arw)dir$", "", with_a_name(folder).name)))
 
 
-def _copy(name: str, path: Path, connection: sqlite3.Connection, filling: adbc_driver_sqlite.dbapi.Connection) -> None:
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as opened, filling.cursor() as cursor:
-            # Neither a row group nor a column of one at once: other writers than nsys make them large.
-            file = pq.ParquetFile(opened, pre_buffer=False, buffer_size=READ_BUFFER)
-            schema = _stored_schema(file.schema_arrow)
-            if not len(schema):
-                return
-            _create(name, schema, connection)
-            for batch in _batches(file, schema):
-                cursor.adbc_ingest(name, batch, mode="append")
-            filling.commit()
-        _add_index(name, schema, connection)
+        yield
     except MemoryError:
         raise  # Arrow's own is one of its other errors too
     except (sqlite3.Error, adbc_driver_manager.Error, pa.ArrowException, OSError, ValueError) as error:
         why = (str(error).splitlines() or ["no reason given"])[0][:200]
+        if "allocate memory" in why:
+            raise MemoryError from error
         if "disk is full" in why or "disk I/O" in why:
-            raise OutputError(f"{path}: no space left on the disk for what is made of it ({why}). Free some") from error
+            raise OutputError(
+                f"{path}: no space left on the disk for its export ({why}). Free some, or use export -o"
+            ) from error
         raise TraceError(f"{path}: is damaged ({why}). {_again(path)}") from error
+
+
+def _quick_connection(uri: str) -> sqlite3.Connection:
+    """Waits for no disk: the file is written through once, when it is whole."""
+    connection = sqlite3.connect(uri, uri=True)
+    connection.execute("PRAGMA synchronous = OFF")
+    return connection
+
+
+def _create(name: str, path: Path, connection: sqlite3.Connection) -> pa.Schema:
+    """Makes the empty table. Returns the columns that it has."""
+    kinds = {pa.int64(): "INTEGER", pa.float64(): "REAL", pa.large_string(): "TEXT", pa.large_binary(): "BLOB"}
+    with _errors_of(path), path.open("rb") as opened:
+        schema = _stored_schema(pq.ParquetFile(opened).schema_arrow)
+        columns = (
+            f"{_quoted(field.name)} {kinds[field.type]}{'' if field.nullable else ' NOT NULL'}" for field in schema
+        )
+        if len(schema):
+            connection.execute(f"CREATE TABLE {_quoted(name)} ({', '.join(columns)})")
+        return schema
+
+
+def _fill(name: str, path: Path, schema: pa.Schema, filling: adbc_driver_sqlite.dbapi.Connection) -> None:
+    with _errors_of(path), path.open("rb") as opened, filling.cursor() as cursor:
+        # Neither a row group nor a column of one at once: other writers than nsys make them large.
+        file = pq.ParquetFile(opened, pre_buffer=False, buffer_size=READ_BUFFER)
+        for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=schema.names, use_threads=False):
+            columns = [_stored(batch.column(field.name), field.type) for field in schema]
+            if columns:
+                cursor.adbc_ingest(name, pa.RecordBatch.from_arrays(columns, schema=schema), mode="append")
 
 
 def _stored_schema(schema: pa.Schema) -> pa.Schema:
@@ -203,12 +236,6 @@ def _stored_as(kind: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _batches(file: pq.ParquetFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=schema.names, use_threads=False):
-        columns = [_stored(batch.column(field.name), field.type) for field in schema]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
 def _stored(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -219,12 +246,6 @@ def _stored(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_duration(column.type):
         column = column.cast(pa.duration("ns"))
     return column.cast(kind)
-
-
-def _create(name: str, schema: pa.Schema, connection: sqlite3.Connection) -> None:
-    kinds = {pa.int64(): "INTEGER", pa.float64(): "REAL", pa.large_string(): "TEXT", pa.large_binary(): "BLOB"}
-    columns = (f"{_quoted(field.name)} {kinds[field.type]}{'' if field.nullable else ' NOT NULL'}" for field in schema)
-    connection.execute(f"CREATE TABLE {_quoted(name)} ({', '.join(columns)})")
 
 
 def _add_index(name: str, schema: pa.Schema, connection: sqlite3.Connection) -> None:
