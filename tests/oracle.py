@@ -45,6 +45,7 @@ LAUNCH_QUEUE_DEPTH = 1024
 INFINITE = 1 << 62
 LATEST = 2**61
 NONE = -1
+NO_PROCESS = -INFINITE
 
 EXPLICIT = {
     "cudaStreamSynchronize",
@@ -275,7 +276,7 @@ def read_gpu_rows(connection: sqlite3.Connection) -> list[GpuRow]:
     for table in ("MEMCPY", "KERNEL", "MEMSET", "GRAPH_TRACE"):
         rows = _events(connection, f"CUPTI_ACTIVITY_KIND_{table}", ("deviceId",), others)
         for start, end, device, global_pid, context, stream, correlation_id, *kinds in rows:
-            process = global_pid >> 24
+            process = NO_PROCESS if global_pid == NONE else global_pid >> 24
             device = mapping.get((process & 0xFFFFFF, device), device)
             found.append(GpuRow(table, process, device, context, stream, start, end, correlation_id, *kinds))
     return found
@@ -289,9 +290,11 @@ def join_gpu_rows(calls: list[Call], gpu_rows: list[GpuRow]) -> None:
                 # TIE: rows that begin at once order as their calls do, by (start, end, thread).
                 launching[call.process, correlation_id].append(((start, *call.order), call))
     for row in gpu_rows:
-        candidates = launching.get((row.process, row.correlation_id), [])
+        # Of the calls with its id the last that began before the row did; the first where none did.
+        candidates = [call for _, call in launching.get((row.process, row.correlation_id), [])]
+        begun = [call for call in candidates if call.start <= row.start]
         if candidates:
-            row.call = min(candidates, key=lambda candidate: candidate[0])[1]
+            row.call = max(begun, key=lambda c: c.order) if begun else min(candidates, key=lambda c: c.order)
             row.call.gpu_rows.append(row)
 
 
@@ -309,7 +312,8 @@ def join_sync_rows(connection: sqlite3.Connection, calls: list[Call]) -> None:
     for start, end, pid, correlation_id, *place in _events(
         connection, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", (), others
     ):
-        by_correlation[pid >> 24, correlation_id].append((start, end, tuple(place)))
+        if pid != NONE and correlation_id > 0:
+            by_correlation[pid >> 24, correlation_id].append((start, end, tuple(place)))
     for call in calls:
         if call.end is None:
             continue
@@ -672,7 +676,7 @@ def oracle(
         join_sync_rows(connection, calls)
         overhead = [
             (thread >> 24, start, end)
-            for start, end, thread, name_id in _events(connection, "PROFILER_OVERHEAD", (), ("globalTid", "nameId"))
+            for start, end, thread, name_id in _events(connection, "PROFILER_OVERHEAD", ("globalTid",), ("nameId",))
             if names.get(name_id, "").strip().lower() != "unknown" and end is not None
         ]
         lost = lost_events(connection, names, calls, stacks)

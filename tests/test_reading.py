@@ -297,6 +297,7 @@ def refusal(path: Path) -> str:
     return text
 
 
+@pytest.mark.met("6 stacks", "Python payloads of a layout not known", "no Python stack is claimed; the report says why")
 @pytest.mark.parametrize(
     "change",
     [
@@ -317,6 +318,7 @@ def test_an_unknown_layout_is_refused_in_words(change: str, tmp_path: Path) -> N
     assert "layout that this version of nsys-sync does not know" in refusal(path)
 
 
+@pytest.mark.met("6 stacks", "Python stacks that the export left out", "the report says how to get them")
 def test_stacks_left_out_of_the_export(tmp_path: Path) -> None:
     assert "--include-blobs=true" in refusal(one_sync(blobs=False).write(tmp_path / "new.sqlite"))
     old = one_sync(schema="3.7.2").write(tmp_path / "old.sqlite")
@@ -347,6 +349,11 @@ BAD_WRAPPERS = {
 } | {name: wrapped_payload(payload) for name, payload in BAD_PAYLOADS.items()}
 
 
+@pytest.mark.met(
+    "6 stacks",
+    "Python payloads that are empty, truncated, without frames, or with impossible sizes",
+    "left out; no other stack is lost and none made up",
+)
 @pytest.mark.parametrize("case", BAD_WRAPPERS)
 def test_a_damaged_payload_is_ignored(case: str, tmp_path: Path) -> None:
     """It takes no other event with it, and no stack is made up for its call."""
@@ -365,6 +372,9 @@ def test_a_damaged_payload_is_ignored(case: str, tmp_path: Path) -> None:
     assert how(trace.write(tmp_path / "t.sqlite")) == {"exact stack": 1, "thread": 1}
 
 
+@pytest.mark.met(
+    "6 stacks", "the same in the table that our own export adds", "left out; no other stack is lost and none made up"
+)
 @pytest.mark.parametrize("case", BAD_PAYLOADS)
 def test_a_damaged_payload_in_our_table_is_ignored(case: str, tmp_path: Path) -> None:
     trace = one_sync(schema="3.7.2")
@@ -374,6 +384,7 @@ def test_a_damaged_payload_in_our_table_is_ignored(case: str, tmp_path: Path) ->
     assert how(trace.write(tmp_path / "t.sqlite")) == {"exact stack": 1, "thread": 1}
 
 
+@pytest.mark.met("6 stacks", "nothing but damaged Python payloads", "the thread is named instead of a line")
 def test_only_damaged_payloads(tmp_path: Path) -> None:
     trace = one_sync(schema="3.7.2")
     trace.tables["NSYS_SYNC_PYTHON_BACKTRACE"][0]["payload"] = b"\x00"
@@ -415,6 +426,9 @@ def chains(schema: str, first_row: int, first_chain: int, calls: int = 3, stacks
     return trace
 
 
+@pytest.mark.met(
+    "6 stacks", "native stack ids off by one, or not", "each call has its own stack: the ids decide, not the version"
+)
 @pytest.mark.parametrize("schema", ["3.7.2", "3.9.0", "3.20.3"])
 @pytest.mark.parametrize("first_chain", [0, 1])
 def test_callchain_ids_of_both_conventions(schema: str, first_chain: int, tmp_path: Path) -> None:
@@ -427,6 +441,9 @@ def test_callchain_ids_of_both_conventions(schema: str, first_chain: int, tmp_pa
         assert site.examples[0].start_ns == 100 * int(site.location.label[-1]) + 6
 
 
+@pytest.mark.met(
+    "6 stacks", "native stack ids of which it cannot be decided", "no native stack is claimed; the report says so"
+)
 @pytest.mark.parametrize(("first_row", "first_chain", "stacks"), [(0, 0, 2), (0, 1, 2), (0, 5, 3), (3, 0, 3)])
 def test_callchains_that_cannot_be_matched_are_not_used(
     first_row: int, first_chain: int, stacks: int, tmp_path: Path
@@ -437,6 +454,7 @@ def test_callchains_that_cannot_be_matched_are_not_used(
     assert "cannot be matched" in text
 
 
+@pytest.mark.met("6 stacks", "native stacks beside Python lines (a real capture)", "they name the same operation")
 def test_native_stacks_agree_with_python_lines(capture: Capture) -> None:
     """An off-by-one would give .item() the stack of another call."""
     bindings = {"tensor.item()": "THPVariable_item", "tensor.cpu()": "THPVariable_cpu", "bool(tensor)": "_nonzero"}

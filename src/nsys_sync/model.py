@@ -379,10 +379,11 @@ class Device:
     the nanosecond.
 
     `idle_ns` = stall + host_bound + device_side. All idle figures are None, and `refused` says why, where launches have
-    no GPU work on record. `device_side_without_launch_ns` is contained in `device_side_ns`: gaps ended by work whose
-    launch call is not in the trace. `not_captured_ns` is time without activity in which events are missing, so that it
-    is not known to be idle. `communication_ns` is contained in `busy_ns`: only kernels of NCCL ran, which spin while
-    they wait for other ranks; None where the export has no names of kernels. `startup_*` parts are contained in their
+    no GPU work on record, or no GPU work in the trace has its launch. `device_side_without_launch_ns` is contained in
+    `device_side_ns`: gaps ended by work whose launch call is not in the trace. `not_captured_ns` is time without
+    activity in which events are missing, so that it is not known to be idle. `communication_ns` is contained in
+    `busy_ns`: only kernels of NCCL ran, which spin while they wait for other ranks; None where the export has no names
+    of kernels. `startup_*` parts are contained in their
     totals. `outside_ns` is range time before the first and after the last activity, 0 without a range.
     """
 

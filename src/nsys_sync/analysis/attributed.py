@@ -67,6 +67,12 @@ class Attributed:
 
     def refusal(self, account: DeviceAccount) -> str | None:
         """Why no idle figure can be given for the device in the selected time; None if one can."""
+        if not account.time.launches.any() and not (self.calls.launched_by >= 0).any():
+            return (
+                "no GPU work in this export can be joined to the call that launched it (by process and correlation "
+                "id), so which waits leave the GPU idle is not known. Export the report again, or capture again with "
+                "nsys profile --trace=cuda,nvtx …"
+            )
         window = Intervals(np.array([account.time.window_start]), np.array([account.time.window_end]))
         if not len(intersect(account.unknown, self.clipped(window)[0])[0]):
             return None

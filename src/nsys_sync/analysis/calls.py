@@ -99,17 +99,22 @@ def outermost_calls(trace: Trace) -> Calls:
             call_of_row[order] = calls + call
             calls += len(rows[-1])
         row = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+    launching_row, recurring = launching_rows.result()
+    thread = np.repeat(np.arange(len(tids)), [len(own) for own in rows])
+    launched_by = call_of_row[launching_row]
+    if len(recurring.api_row):
+        launched_by[recurring.gpu_row] = _last_begun(trace, recurring, call_of_row, (thread, end[row], start[row]))
     loading = np.flatnonzero((class_of_name == ApiClass.LOADING)[name])
     return Calls(
         start=start[row],
         end=end[row],
-        thread=np.repeat(np.arange(len(tids)), [len(own) for own in rows]),
+        thread=thread,
         row=row,
         api_class=class_of_name[name][row],
         unfinished=unfinished[row],
         global_tids=tids,
         processes=processes,
-        launched_by=call_of_row[launching_rows.result()],
+        launched_by=launched_by,
         loading_start=start[loading],
         loading_end=end[loading],
         loading_process=np.searchsorted(processes, global_tid[loading] >> 24),
@@ -176,9 +181,37 @@ def _outermost_of(outermost: BoolArray, unfinished: BoolArray) -> IntArray:
     return np.where(outermost, number, holds)
 
 
-def _launching_rows(trace: Trace, processes: IntArray, may_launch: BoolArray) -> IntArray:
+@dataclass(frozen=True)
+class _Recurring:
+    """API rows that may launch, and GPU rows, whose process and correlation id (the key) several such API rows have."""
+
+    api_row: IntArray
+    api_key: IntArray
+    gpu_row: IntArray
+    gpu_key: IntArray
+
+
+def _last_begun(
+    trace: Trace, recurring: _Recurring, call_of_row: IntArray, order_keys: tuple[IntArray, IntArray, IntArray]
+) -> IntArray:
+    """For each of the GPU rows the last call of its key that began before it did, else the first of its key."""
+    pairs = pd.DataFrame({"key": recurring.api_key, "call": call_of_row[recurring.api_row]}).drop_duplicates()
+    key, call = pairs["key"].to_numpy(), pairs["call"].to_numpy()
+    order = np.lexsort((*(values[call] for values in order_keys), key))
+    key, call = key[order], call[order]
+    both_keys = np.concatenate((key, recurring.gpu_key))
+    begun = np.concatenate((order_keys[-1][call], trace.gpu["start_ns"].to_numpy()[recurring.gpu_row]))
+    is_gpu = np.arange(len(both_keys)) >= len(key)
+    order = np.lexsort((is_gpu, begun, both_keys))
+    calls_before = np.empty(len(order), dtype=np.int64)
+    calls_before[order] = np.cumsum(~is_gpu[order])
+    return call[np.maximum(calls_before[is_gpu] - 1, np.searchsorted(key, recurring.gpu_key))]
+
+
+def _launching_rows(trace: Trace, processes: IntArray, may_launch: BoolArray) -> tuple[IntArray, _Recurring]:
     """For each GPU row the API row that launched it, -1 without one: the earliest of its process and correlation id
-    whose name says that it may (`may_launch`, by name). CUPTI counts from 1; a 0 stands for none.
+    whose name says that it may (`may_launch`, by name); and where there are several of those. CUPTI counts from 1; a 0
+    stands for none.
     """
     start, global_tid, name = (trace.api[column].to_numpy() for column in ("start_ns", "global_tid", "name"))
     api_id, gpu_id = trace.api["correlation_id"].to_numpy(), trace.gpu["correlation_id"].to_numpy()
@@ -197,17 +230,35 @@ def _launching_rows(trace: Trace, processes: IntArray, may_launch: BoolArray) ->
         known = (processes[code] == gpu_process[own]) & (gpu_id[own] > 0)
         key[own] = np.where(known, code * span + gpu_id[own], -1)
     keys = distinct(key)
-    earliest = np.full(len(keys), -1, dtype=np.int64)
-    for own in blocks(len(start)):
+
+    def launching(own: slice) -> tuple[IntArray, IntArray]:
+        """The rows of the block that may launch and have a GPU row's key, the earliest last; and their keys' index."""
         rows = own.start + np.flatnonzero(may_launch[name[own]] & (api_id[own] > 0))
-        rows = rows[np.argsort(start[rows], kind="stable")[::-1]]  # the earliest is written last
+        rows = rows[np.argsort(start[rows], kind="stable")[::-1]]
         row_key = np.searchsorted(processes, global_tid[rows] >> 24) * span + api_id[rows]
         at = np.searchsorted(keys, row_key)
         at[at == len(keys)] = 0
+        asked = keys[at] == row_key
+        return rows[asked], at[asked]
+
+    earliest = np.full(len(keys), -1, dtype=np.int64)
+    recurs = np.zeros(len(keys), dtype=bool)
+    for own in blocks(len(start)):
+        rows, at = launching(own)
         before = earliest[at]
-        better = (keys[at] == row_key) & ((before < 0) | (start[rows] < start[before]))
+        better = (before < 0) | (start[rows] < start[before])
         earliest[at[better]] = rows[better]
+        recurs[at[(before >= 0) | (earliest[at] != rows)]] = True
     result = key
+    recurring = [np.empty((2, 0), dtype=np.int64)]
     for own in blocks(len(key)):
-        result[own] = earliest[np.searchsorted(keys, key[own])]
-    return result
+        at = np.searchsorted(keys, key[own])
+        result[own] = earliest[at]
+        again = np.flatnonzero(recurs[at])
+        recurring.append(np.stack((own.start + again, at[again])))
+    gpu = np.concatenate(recurring, axis=1)
+    recurring = [np.empty((2, 0), dtype=np.int64)]
+    for own in blocks(len(start)) if gpu.size else []:
+        rows, at = launching(own)
+        recurring.append(np.stack((rows, at))[:, recurs[at]])
+    return result, _Recurring(*np.concatenate(recurring, axis=1), *gpu)

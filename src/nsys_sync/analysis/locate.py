@@ -65,7 +65,9 @@ def _matching_event(python: PythonEvents, exact: IntArray, calls: Calls, call: I
     if not len(exact) or not len(call):
         return result
     event_start, event_tid = python.start_ns[exact], python.global_tid[exact]
-    order = np.lexsort((event_start, event_tid))
+    # Of two stacks of one call the deeper one, whatever the order of the rows.
+    line = python.frame_line[python.first[exact]]
+    order = np.lexsort((line, -python.count[exact], event_start, event_tid))
     exact, event_start, event_tid = exact[order], event_start[order], event_tid[order]
     tids, first = np.unique(event_tid, return_index=True)
     bounds = np.append(first, len(event_tid))
@@ -131,10 +133,10 @@ def without_python(python: PythonLocations, chain_id: IntArray) -> IntArray:
 
 
 def innermost_range(nvtx: pd.DataFrame, global_tid: IntArray, time: IntArray) -> IntArray:
-    """For each (thread, time) the row of `nvtx` that is the innermost range around it, or -1.
+    """For each (thread, time) the row of `nvtx` that is the innermost range around it, or -1: the last begun of the
+    thread's ranges that are open then (of those begun together, the one that ends first).
 
-    Push/pop ranges nest on their thread, so the ranges open at a moment number starts less ends, and the innermost is
-    the last begun of the ranges at that depth.
+    Ranges need not nest: each domain of a thread has its own stack, and start/end ranges overlap as they please.
     """
     result = np.full(len(time), -1, dtype=np.int64)
     tids = nvtx["global_tid"].to_numpy()
@@ -145,17 +147,33 @@ def innermost_range(nvtx: pd.DataFrame, global_tid: IntArray, time: IntArray) ->
         start, end = nvtx["start_ns"].to_numpy()[rows], nvtx["end_ns"].to_numpy()[rows]
         order = np.lexsort((-end, start))
         rows, start, end = rows[order], start[order], end[order]
-        ends = np.sort(end)
-        # Of ranges that begin together the longer one is outer: position in the sort order breaks the tie.
-        depth = np.arange(len(start)) - np.searchsorted(ends, start, side="right")
-        own = np.flatnonzero(global_tid == tid)
-        depth_at = np.searchsorted(start, time[own], side="right") - np.searchsorted(ends, time[own], side="right") - 1
-        for level in np.unique(depth_at[depth_at >= 0]):
-            at_level = np.flatnonzero(depth == level)
-            asked = own[depth_at == level]
-            if not len(at_level):
-                continue
-            index = at_level[np.maximum(np.searchsorted(start[at_level], time[asked], side="right") - 1, 0)]
-            inside = (start[index] <= time[asked]) & (time[asked] < end[index])
-            result[asked[inside]] = rows[index[inside]]
+        asked = np.flatnonzero(global_tid == tid)
+        begun = np.searchsorted(start, time[asked], side="right")
+        index = _last_above(end, begun, time[asked])
+        result[asked[index >= 0]] = rows[index[index >= 0]]
+    return result
+
+
+def _last_above(values: IntArray, stop: IntArray, limit: IntArray) -> IntArray:
+    """For each (stop, limit) the index of the last of `values[:stop]` that is greater than `limit`, or -1."""
+    # Maxima of 1, 2, 4, … values: up until a block holds one, then down to it.
+    maxima = [values]
+    while len(maxima[-1]) > 1:
+        if len(maxima[-1]) % 2:
+            maxima[-1] = np.append(maxima[-1], np.iinfo(np.int64).min)
+        maxima.append(np.maximum(maxima[-1][::2], maxima[-1][1::2]))
+    result = np.full(len(stop), -1, dtype=np.int64)
+    found_at = np.full(len(stop), -1, dtype=np.int64)
+    searching = np.flatnonzero(stop > 0)
+    blocks_left = stop.copy()
+    for level, of_level in enumerate(maxima):
+        last = searching[blocks_left[searching] % 2 == 1]
+        hit = last[of_level[blocks_left[last] - 1] > limit[last]]
+        result[hit], found_at[hit] = blocks_left[hit] - 1, level
+        blocks_left[searching] //= 2
+        searching = searching[(found_at[searching] < 0) & (blocks_left[searching] > 0)]
+    for level in range(len(maxima) - 1, 0, -1):
+        going_down = np.flatnonzero(found_at >= level)
+        second = 2 * result[going_down] + 1
+        result[going_down] = np.where(maxima[level - 1][second] > limit[going_down], second, second - 1)
     return result

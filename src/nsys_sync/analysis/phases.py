@@ -159,7 +159,8 @@ def find_steps(trace: Trace, calls: Calls) -> tuple[str, pd.DataFrame] | None:
     best: tuple[tuple[bool, int, int], str, pd.DataFrame] | None = None
     counts = np.bincount(codes, minlength=len(labels))
     for code in np.flatnonzero(counts >= FEWEST_STEPS):
-        own = ranges[codes == code].sort_values(["global_tid", "start_ns"], kind="stable")
+        own = ranges[codes == code].sort_values(["global_tid", "start_ns", "end_ns"], kind="stable")
+        own = own[~own.duplicated(["global_tid", "start_ns", "end_ns", "name"])]  # rows that were written twice
         start, end, tid = (own[name].to_numpy() for name in ("start_ns", "end_ns", "global_tid"))
         if ((tid[1:] == tid[:-1]) & (start[1:] < end[:-1])).any():
             continue

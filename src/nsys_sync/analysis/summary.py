@@ -22,7 +22,7 @@ from nsys_sync.analysis.redundant import redundant_operations
 from nsys_sync.analysis.regions import regions
 from nsys_sync.analysis.site_keys import python_stack_hash, sites_of
 from nsys_sync.analysis.sites import HOW, TraceOperations
-from nsys_sync.trace.tables import BoolArray
+from nsys_sync.trace.tables import NO_PROCESS, UNNAMED, BoolArray
 
 MIGRATION_KINDS = (11, 12, 13)
 """Copies that unified memory makes by itself, as in the export's ENUM_CUDA_MEMCPY_OPER."""
@@ -216,7 +216,7 @@ def _device(
     return model.Device(
         id=time.device_id,
         name=one.trace.device_names.get(time.device_id) or None,
-        processes=tuple(int(process) & PID_MASK for process in time.process_ids),
+        processes=tuple(int(process) & PID_MASK for process in time.process_ids if process != NO_PROCESS),
         window_start_ns=start,
         window_ns=length,
         busy_ns=one.clipped(account.busy)[0].total_ns,
@@ -381,7 +381,7 @@ def _steps(one: Attributed, shown: TraceOperations) -> model.Steps | None:
 
 
 def _processes(one: Attributed, shown: TraceOperations) -> tuple[model.Process, ...]:
-    rows = one.trace.gpu["process"].value_counts(sort=False)
+    rows = one.trace.gpu["process"].value_counts(sort=False).drop(NO_PROCESS, errors="ignore")
     operations = np.bincount(shown.process, minlength=len(one.calls.processes))
     operations_of = dict(zip(one.calls.processes.tolist(), operations.tolist(), strict=True))
     # The export names every process of the machine: only those that CUDA or Python tracing saw are the program's.
@@ -456,6 +456,21 @@ def _warnings(one: Attributed) -> list[str]:
             "some seconds of the loop"
         )
     result += [warning for account in one.accounts if (warning := _slowed_by_the_profiler(account))]
+    for account in one.accounts:
+        pids = [int(process) & PID_MASK for process in account.time.process_ids if process != NO_PROCESS]
+        if len(pids) > 1:
+            result.append(
+                f"GPU {account.time.device_id} is shared by {len(pids)} processes (pid {', '.join(map(str, pids[:8]))}"
+                f"{', …' if len(pids) > 8 else ''}): it is idle only while none of them has work there, and that time "
+                "is charged to the process whose launch ends it"
+            )
+    unnamed = [code for code, name in enumerate(trace.api_names) if name == UNNAMED]
+    if unnamed:
+        rows = int(np.isin(calls.api["name"].to_numpy(), unnamed).sum())
+        result.append(f"{rows} of {len(calls.api)} CUDA calls have no name here: a wait among them is not seen")
+    nobodys = int((trace.gpu["process"].to_numpy() == NO_PROCESS).sum())
+    if nobodys:
+        result.append(f"{nobodys} of {len(trace.gpu)} GPU rows do not say which process they are of")
     launched_by = calls.launched_by
     finished = ~trace.gpu["unfinished"].to_numpy()
     orphans = int((launched_by < 0).sum())

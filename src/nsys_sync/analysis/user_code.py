@@ -46,6 +46,6 @@ def shown(text: str, private_names: Mapping[str, str]) -> str:
 
 
 def python_location(path: str, function: str, line: int) -> model.Location:
-    """A line of Python; `path` as it is shown."""
+    """A line of Python, 0 where none is known; `path` as it is shown."""
     name = path.replace("\\", "/").rsplit("/", 1)[-1]
-    return model.Location(f"{name}:{line} {function}", function, path, line)
+    return model.Location(f"{name}:{line} {function}" if line else f"{name} {function}", function, path, line or None)

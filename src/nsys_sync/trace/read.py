@@ -21,6 +21,7 @@ from nsys_sync.trace.api_names import ApiClass, base_name, classify, is_poll
 from nsys_sync.trace.sqlite_file import SqliteFile, export_command
 from nsys_sync.trace.tables import (
     NEVER_ENDED,
+    UNNAMED,
     FrameArray,
     IntArray,
     Metadata,
@@ -31,11 +32,17 @@ from nsys_sync.trace.tables import (
 )
 
 STRINGS_PER_QUERY = 500
+_FRAME_IS_WHOLE = "typeof(id) = 'integer' AND typeof(symbol) = 'integer' AND typeof(stackDepth) = 'integer'"
+_CUDA_LIBRARY = re.compile(
+    r"/lib(?:cuda|cudart|cupti|nvrtc)[-.\w]*\.so|[\\/](?:nvcuda|cudart|cupti|nvrtc)[-.\w]*\.dll$", re.IGNORECASE
+)
 READERS = 2
 SAYS_NOTHING = frozenset({"", "root", "user", "host", "localhost", "vm"})
 """User and host names that identify nobody, and would be replaced in ordinary text."""
 _NONE: IntArray = np.empty(0, dtype=np.int64)
 _CALLCHAIN_COLUMNS = ("id", "symbol", "module", "stackDepth")
+_MIG_NAME = re.compile(r"\bMIG \d+[cg]\.")
+"""CUDA names a slice of a partitioned GPU so: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
 LATEST_TIME = 2**61
 """73 years, in ns."""
 HOW_TO_CAPTURE_STACKS = (
@@ -160,7 +167,9 @@ def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
     # Often a third of all rows (cuKernelGetName at every launch), and nothing depends on them.
     queries = _names_of_class(file, ApiClass.QUERY)
     parts = [
-        pd.DataFrame(_events(file, table, s.API_COLUMNS, [f'"nameId" NOT IN ({queries or -1})']), copy=False)
+        pd.DataFrame(
+            _events(file, table, s.API_COLUMNS, [f'coalesce("nameId", -1) NOT IN ({queries or -2})']), copy=False
+        )
         for table in s.API_TABLES
         if file.has(table)
     ]
@@ -173,7 +182,7 @@ def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
     api = api.drop(columns="name_id").assign(
         name=name, unfinished=api["end_ns"].to_numpy() < api["start_ns"].to_numpy()
     )
-    return api, tuple(names.get(name_id, "unnamed call") for name_id in code_of)
+    return api, tuple(names.get(name_id, UNNAMED) for name_id in code_of)
 
 
 def read_failed_launches(file: SqliteFile) -> tuple[IntArray, IntArray]:
@@ -445,7 +454,8 @@ def _python_events(file: SqliteFile, query: str, domains: set[tuple[int, int]] |
             parts["count"].append(decoded.count)
             parts["function"].append(_shared_codes(decoded.frame_function_id, function_codes))
             parts["file"].append(_shared_codes(decoded.frame_file_id, file_codes))
-            parts["line"].append(decoded.frame_line.astype(np.int32))
+            # 2^32 - 1 is Python's "no line" (-1).
+            parts["line"].append(np.where(decoded.frame_line < 2**31, decoded.frame_line, 0).astype(np.int32))
     if not parts["count"]:
         again = "; export the report again with --include-blobs=true" if domains is not None else ""
         return _no_python_events("the export has no Python stacks" + again)
@@ -542,12 +552,13 @@ def read_native_stacks(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, 
     for begin in range(0, len(wanted), STRINGS_PER_QUERY):
         ids = ", ".join(str(chain) for chain in wanted[begin : begin + STRINGS_PER_QUERY])
         rows = file.rows(
-            f"SELECT c.id, y.value, m.value FROM {file.source(s.CALLCHAINS, *_CALLCHAIN_COLUMNS)} c "
+            "SELECT DISTINCT c.id, c.stackDepth, y.value, m.value "
+            f"FROM {file.source(s.CALLCHAINS, *_CALLCHAIN_COLUMNS)} c "
             f"LEFT JOIN {strings} y ON y.id = c.symbol LEFT JOIN {strings} m ON m.id = c.module "
             f"WHERE c.id IN ({ids}) ORDER BY c.id, c.stackDepth",
-            (int, object, object),
+            (int, int, object, object),
         )
-        for chain, symbol, module in rows:
+        for chain, _, symbol, module in rows:
             result.setdefault(chain, []).append((str(symbol or "[unknown]"), str(module or "[unknown]")))
     return {chain: tuple(frames) for chain, frames in result.items()}
 
@@ -565,7 +576,7 @@ def _read_symbol_frames(file: SqliteFile, needles: Iterable[str]) -> tuple[pd.Da
     ids = ", ".join(str(symbol) for symbol in symbols)
     hits = file.integers(
         "SELECT id AS chain_id, symbol AS symbol_id, stackDepth AS depth "
-        f"FROM {file.source(s.CALLCHAINS, *_CALLCHAIN_COLUMNS)} WHERE symbol IN ({ids})"
+        f"FROM {file.source(s.CALLCHAINS, *_CALLCHAIN_COLUMNS)} WHERE symbol IN ({ids}) AND {_FRAME_IS_WHOLE}"
     )
     return pd.DataFrame(hits), symbols
 
@@ -574,18 +585,16 @@ def read_first_frames_outside_cuda(file: SqliteFile, chain_ids: IntArray) -> pd.
     """Chain id → the innermost resolved symbol that is not in a CUDA library, for the chains that have one."""
     if not file.has(s.CALLCHAINS, *_CALLCHAIN_COLUMNS) or not len(chain_ids):
         return pd.Series([], index=np.empty(0, dtype=np.int64), dtype=object)
-    modules = [
-        i
-        for i, name in file.rows(f"SELECT id, value FROM {_strings_source(file)} WHERE value LIKE '%.so%'", (int, str))
-        if re.search(r"/lib(cuda|cudart|cupti|nvrtc)[-.\w]*\.so", name)
-    ]
-    excluded = ", ".join(str(i) for i in modules) or "NULL"
+    strings = _strings_source(file)
+    libraries = file.rows(f"SELECT id, value FROM {strings} WHERE value LIKE '%.so%' OR value LIKE '%.dll'", (int, str))
+    excluded = ", ".join(str(i) for i, name in libraries if _CUDA_LIBRARY.search(name)) or "-1"
     flag = ["unresolved"] if file.has(s.CALLCHAINS, "unresolved") else []
     unresolved = "AND coalesce(unresolved, 0) = 0" if flag else ""
     rows = file.integers(
         "SELECT id AS chain_id, symbol AS symbol_id, min(stackDepth) AS depth "
         f"FROM {file.source(s.CALLCHAINS, *_CALLCHAIN_COLUMNS, *flag)} "
-        f"WHERE module NOT IN ({excluded}) {unresolved} GROUP BY id"
+        f"WHERE {_FRAME_IS_WHOLE} AND module NOT IN ({excluded}) {unresolved} AND symbol NOT IN "
+        f"(SELECT id FROM {strings} WHERE value GLOB '0x*' OR value GLOB '[[]*') GROUP BY id"
     )
     wanted = np.isin(rows["chain_id"], chain_ids)
     names = _strings(file, pd.unique(rows["symbol_id"][wanted]).tolist())
@@ -673,6 +682,18 @@ class _CudaDevices:
                 f"SELECT pid, cudaId, gpuId FROM {file.source(s.CUDA_DEVICES, *columns)}", (int, int, int)
             )
             self._gpu_of = {(pid, cuda): gpu for pid, cuda, gpu in mapped}
+        self._partitioned = {gpu for gpu, name in self.gpus.items() if _MIG_NAME.search(name)}
+        if file.has(s.GPUS, "id", "uuid"):
+            rows = file.rows(f"SELECT id, uuid FROM {file.source(s.GPUS, 'id', 'uuid')}", (int, str))
+            self._partitioned |= {gpu for gpu, uuid in rows if uuid.startswith("MIG-")}
+        self._slice_of: dict[tuple[int, int], str] = {}
+        columns = ("pid", "cudaId", "uuid")
+        if file.has(s.CUDA_DEVICES, *columns):
+            slices = file.rows(
+                f"SELECT pid, cudaId, uuid FROM {file.source(s.CUDA_DEVICES, *columns)}", (int, int, str)
+            )
+            self._slice_of = {(pid, cuda): uuid for pid, cuda, uuid in slices if uuid}
+        self._users: dict[int, list[str | None]] = {}
         self._unmapped: list[int] = []
         self.names: dict[int, str] = {}
 
@@ -691,6 +712,7 @@ class _CudaDevices:
                 gpu = int(device)
                 self._unmapped.append(gpu)
             mapped.append(gpu)
+            self._users.setdefault(gpu, []).append(self._slice_of.get((pid, int(device))))
             same_name = set(self.gpus.values())
             self.names[gpu] = self.gpus.get(gpu) or (same_name.pop() if len(same_name) == 1 else "")
         same = all(gpu == int(devices[pair % len(devices)]) for pair, gpu in zip(pairs, mapped, strict=True))
@@ -702,6 +724,17 @@ class _CudaDevices:
     def ambiguous(self) -> bool:
         """Several processes use the same device number, on a machine of several GPUs, and no table maps it."""
         return len(self.gpus) > 1 and len(set(self._unmapped)) < len(self._unmapped)
+
+    @property
+    def undivided(self) -> list[int]:
+        """GPUs partitioned with MIG that several processes use, not known to be on one slice of it."""
+        return [
+            gpu
+            for gpu, slices in self._users.items()
+            if len(slices) > 1
+            and (gpu in self._partitioned or any(one and one.startswith("MIG-") for one in slices))
+            and (None in slices or len(set(slices)) > 1)
+        ]
 
 
 def _read_diagnostics(file: SqliteFile) -> tuple[tuple[str, str], ...]:
@@ -739,4 +772,10 @@ def _not_captured(file: SqliteFile, metadata: Metadata, python: PythonEvents, de
         yield (
             "which GPU each process used: this export does not map device numbers to GPUs; processes started with "
             "CUDA_VISIBLE_DEVICES may be shown on the wrong GPU. Export with a newer nsys (2025.3 maps them)"
+        )
+    for gpu in devices.undivided:
+        yield (
+            f"which MIG slice each process used: GPU {gpu} is partitioned, and this export does not tell its slices "
+            "apart. They are shown as one GPU, which counts as busy while any of them works; capture one process to "
+            "see its slice alone"
         )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nsys_sync.trace.sqlite_file import SqliteFile
+from nsys_sync.trace.tables import NO_PROCESS
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 DRIVER = "CUPTI_ACTIVITY_KIND_DRIVER"
@@ -76,7 +77,7 @@ class Column:
     """A canonical integer column: the table's name for it, and what stands for a value that is not there.
 
     `null` is SQL for a NULL cell; None leaves the row out. `absent` is SQL where the table has no such column; None
-    makes the column required. `shift` drops that many lower bits: `globalPid >> 24` is the process.
+    makes the column required. `shift` drops that many lower bits of a cell: `globalPid >> 24` is the process.
     """
 
     source: str
@@ -90,7 +91,7 @@ API_COLUMNS: Mapping[str, Column] = {
     "end_ns": Column("end", "start - 1"),
     "global_tid": Column("globalTid"),
     "correlation_id": Column("correlationId", -1),
-    "name_id": Column("nameId"),
+    "name_id": Column("nameId", -1),
     "callchain_id": Column("callchainId", -1, absent=-1),
 }
 RETURN_VALUE = "returnValue"
@@ -107,7 +108,7 @@ GPU_COLUMNS: Mapping[str, Column] = {
     "start_ns": Column("start"),
     "end_ns": Column("end", "start - 1"),
     "device_id": Column("deviceId"),
-    "process": Column("globalPid", -1, shift=24),
+    "process": Column("globalPid", NO_PROCESS, shift=24),
     "correlation_id": Column("correlationId", -1),
 }
 COPY_COLUMNS: Mapping[str, Column] = {
@@ -120,7 +121,7 @@ COPY_COLUMNS: Mapping[str, Column] = {
 SYNCHRONIZATION_COLUMNS: Mapping[str, Column] = {
     "start_ns": Column("start"),
     "end_ns": Column("end", "start - 1"),
-    "process": Column("globalPid", -1, shift=24),
+    "process": Column("globalPid", shift=24),
     "correlation_id": Column("correlationId", -1),
     "context_id": Column("contextId", -1, absent=-1),
     "stream_id": Column("streamId", -1, absent=-1),
@@ -128,7 +129,7 @@ SYNCHRONIZATION_COLUMNS: Mapping[str, Column] = {
 OVERHEAD_COLUMNS: Mapping[str, Column] = {
     "start_ns": Column("start"),
     "end_ns": Column("end", "start - 1"),
-    "global_tid": Column("globalTid", -1),
+    "global_tid": Column("globalTid"),
     "name_id": Column("nameId", -1, absent=-1),
 }
 
@@ -141,12 +142,12 @@ def expressions(file: SqliteFile, table: str, columns: Mapping[str, Column]) -> 
             if column.absent is None:
                 raise file.error(f"table {table} has no column {column.source}")
             result[name] = str(column.absent)
-        elif column.null is None or file.is_not_null(table, column.source):
-            result[name] = f'"{column.source}"'
+            continue
+        cell = f'("{column.source}" >> {column.shift})' if column.shift else f'"{column.source}"'
+        if column.null is None or file.is_not_null(table, column.source):
+            result[name] = cell
         else:
-            result[name] = f'coalesce("{column.source}", {column.null})'
-        if column.shift:
-            result[name] = f"({result[name]} >> {column.shift})"
+            result[name] = f"coalesce({cell}, {column.null})"
     return result
 
 

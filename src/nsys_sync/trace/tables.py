@@ -18,6 +18,9 @@ ClassArray = npt.NDArray[np.int8]
 FrameArray = npt.NDArray[np.int32]
 NEVER_ENDED = np.iinfo(np.int64).max
 """The end of an NVTX range that was open when the capture ended."""
+NO_PROCESS = -(1 << 40)
+"""Less than any `globalTid >> 24`, which is negative where the hardware id is 128 or more."""
+UNNAMED = "unnamed call"
 BoolArray = npt.NDArray[np.bool_]
 ROWS_AT_ONCE = 1 << 19
 """So few that their arrays fit memory used before (new memory is slow), so many that NumPy's overhead is small."""
@@ -57,7 +60,7 @@ class PythonEvents:
     """Python backtraces: event `i` has frames `first[i] : first[i] + count[i]` of the frame arrays, innermost first.
 
     `is_sample[i]` is True for a periodic sample, False for the stack of a CUDA API call, which has exactly the start
-    and thread of its API row. Frame arrays index `functions` and `files`.
+    and thread of its API row. Frame arrays index `functions` and `files`; a `frame_line` of 0 is none.
     """
 
     start_ns: IntArray
@@ -92,17 +95,19 @@ class NativeStacks:
 class Trace:
     """One export. Columns:
 
-    api: start_ns, end_ns, global_tid, correlation_id (-1 none), name (index into api_names), callchain_id (-1 none),
+    api: start_ns, end_ns, global_tid, correlation_id, name (index into api_names), callchain_id (-1 none),
         unfinished (bool): every runtime and driver row, also duplicated and nested ones, in no promised order
-    gpu: start_ns, end_ns, device_id, process, correlation_id (-1 none), unfinished (bool): kernels, copies, memsets
-        and graphs
+    gpu: start_ns, end_ns, device_id, process, correlation_id, unfinished (bool): kernels, copies, memsets and graphs
     communication: rows of gpu that are kernels of NCCL; None where the export has no names of kernels
     copies: gpu_row (index into gpu), context_id, stream_id, copy_kind, src_kind, dst_kind (NVIDIA's numbers, -1 none)
-    stream_syncs: start_ns, end_ns, process, correlation_id, context_id, stream_id
+    stream_syncs: start_ns, end_ns, process, correlation_id, context_id, stream_id: those of a known process
     polls: start_ns, end_ns, global_tid, api (str), too_early (bool): calls that ask whether a stream or an event is
         done, and whether it was not; True where the export does not say
     nvtx: start_ns, end_ns, global_tid, name (str), domain (str), is_push_pop (bool)
     overhead: start_ns, end_ns, process
+
+    A correlation_id of 0 is none (CUPTI_CORRELATION_ID_UNKNOWN), as are negative ones. A row without a process has
+    NO_PROCESS, which no other row has.
     """
 
     name: str
