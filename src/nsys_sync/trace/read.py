@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Any
@@ -129,15 +129,16 @@ def process_of(global_id: IntArray) -> IntArray:
     return global_id >> 24
 
 
-def _select(file: SqliteFile, table: str, wanted: Mapping[str, s.Column], conditions: Iterable[str] = ()) -> str:
+def _select(file: SqliteFile, table: str, wanted: Mapping[str, s.Column], conditions: Sequence[str] = ()) -> str:
     columns = ", ".join(f'{sql} AS "{name}"' for name, sql in s.expressions(file, table, wanted).items())
     where = " AND ".join([*s.required_values(file, table, wanted), *conditions])
-    source = file.source(table, *dict.fromkeys(column.source for column in wanted.values()))
+    asked = [column for condition in conditions for column in re.findall(r'"(\w+)"', condition)]
+    source = file.source(table, *dict.fromkeys([*(column.source for column in wanted.values()), *asked]))
     return f"SELECT {columns} FROM {source}" + (f" WHERE {where}" if where else "")
 
 
 def _events(
-    file: SqliteFile, table: str, wanted: Mapping[str, s.Column], conditions: Iterable[str] = ()
+    file: SqliteFile, table: str, wanted: Mapping[str, s.Column], conditions: Sequence[str] = ()
 ) -> dict[str, IntArray]:
     return _possible(file.integers(_select(file, table, wanted, conditions), [table]))
 
