@@ -324,9 +324,10 @@ def _read_nvtx(file: SqliteFile) -> pd.DataFrame:
     registered = "r.value" if "textId" in optional else "NULL"
     join = f'LEFT JOIN {_strings_source(file)} r ON r.id = e."textId"' if "textId" in optional else ""
     domain = 'coalesce(e."domainId", 0)' if "domainId" in optional else "0"
-    # Before 2022 an end that is not known was written as 0.
+    # Before 2022 no column took NULL, and an end that is not known was written as 0.
+    end = 'nullif(e."end", 0)' if file.is_not_null(s.NVTX, "end") else 'e."end"'
     table = file.arrow(
-        f'SELECT e.start AS start_ns, coalesce(nullif(e."end", 0), {NEVER_ENDED}) AS end_ns, '
+        f"SELECT e.start AS start_ns, coalesce({end}, {NEVER_ENDED}) AS end_ns, "
         f"e.\"globalTid\" AS global_tid, CAST(coalesce({text}, {registered}, '') AS BLOB) AS name, "
         f'{domain} AS domain_id, e."eventType" AS event_type FROM {events} e {join} '
         f"WHERE e.\"eventType\" IN ({kinds}) AND typeof(e.start) = 'integer' AND typeof(e.\"globalTid\") = 'integer' "
