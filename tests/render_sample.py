@@ -326,6 +326,7 @@ def make_trace(name: str = "gpu_bound.sqlite", devices: tuple[Device, ...] | Non
             graph_launches_without_gpu_work=0,
             unfinished_calls=0,
             unfinished_gpu_rows=0,
+            lost_events=None,
         ),
     )
 
@@ -609,6 +610,7 @@ def long_names(name: str) -> Analysis:
             trace.coverage,
             not_captured=(name,) * 30,
             warnings=(name,) * 30,
+            lost_events=name,
             diagnostics=(Diagnostic(name, name),) * 30,
             processes_without_gpu_rows=(Process(1, name, 0, 0),) * 30,
         ),

@@ -481,7 +481,9 @@ class Polling:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What the trace can and cannot tell. `located_by` counts every sync operation shown once."""
+    """What the trace can and cannot tell. `located_by` counts every sync operation shown once. `lost_events` says what
+    shows that nsys lost events in the selected time, and where; None where nothing does.
+    """
 
     operations: int
     located_by: tuple[tuple[LocatedBy, int], ...]
@@ -492,6 +494,7 @@ class Coverage:
     graph_launches_without_gpu_work: int
     unfinished_calls: int
     unfinished_gpu_rows: int
+    lost_events: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -94,6 +94,7 @@ def check(
     results += [gate.forbidden(cause) for cause in dict.fromkeys(budgets.forbidden_causes)]
     if baseline is not None:
         results.append(gate.no_new_site(budgets.baseline or "", baseline))
+    results = [_unless_lost(budget, analysis) for budget in results]
     used = {id(entry) for matching in entries for entry in matching}
     return model.CheckResult(
         held=all(budget.state == "held" for budget in results),
@@ -157,11 +158,16 @@ class _Gate:
         omitted = self.analysis.omitted
         stalls = [site.stall.total_ns if site.stall else None for site in self.counted]
         stalls += [omitted.stall_ns] if omitted else []
+        lost = sum(device.not_captured_ns or 0 for trace in self.analysis.traces for device in trace.devices)
         total = 0
         for stall in stalls:
-            if stall is None:
+            if stall is None and not lost:
                 return _not_known("max-stall", None, limit, of, "a site has no idle figure")
-            total += stall
+            total += stall or 0
+        if total <= limit * window_ns < total + lost:
+            low, high = total / window_ns, (total + lost) / window_ns
+            reason = f"it lies between {low:.1%} and {high:.1%}: {_lost_events(self.analysis)}"
+            return _not_known("max-stall", None, limit, of, reason)
         rest, worst = total, []
         for site in sorted(self.counted, key=lambda site: -_stall_ns(site)):
             if rest <= limit * window_ns or not _stall_ns(site):
@@ -308,6 +314,18 @@ def _judged(
 ) -> model.Budget:
     state: model.BudgetState = "broken" if broken else "held"
     return model.Budget(kind, target, state, measured, limit, of, "", tuple(violations))
+
+
+def _lost_events(analysis: model.Analysis) -> str:
+    return next((trace.coverage.lost_events for trace in analysis.traces if trace.coverage.lost_events), "")
+
+
+def _unless_lost(budget: model.Budget, analysis: model.Analysis) -> model.Budget:
+    """Where events are lost, what is not on record holds no budget. The stall has bounds, and judges by itself."""
+    lost = _lost_events(analysis)
+    if budget.kind == "max-stall" or budget.state != "held" or not lost:
+        return budget
+    return replace(budget, state="not known", measured=None, reason=lost)
 
 
 def _not_known(kind: model.BudgetKind, target: str | None, limit: float, of: str, reason: str) -> model.Budget:

@@ -415,6 +415,7 @@ def _coverage(one: Attributed, shown: TraceOperations, processes: Sequence[model
         graph_launches_without_gpu_work=missing_graphs,
         unfinished_calls=int(calls.unfinished.sum()),
         unfinished_gpu_rows=int(trace.gpu["unfinished"].sum()),
+        lost_events=_lost_events(one),
     )
 
 
@@ -479,25 +480,24 @@ def _warnings(one: Attributed) -> list[str]:
     early = int(((launched_by >= 0) & finished & (trace.gpu["start_ns"].to_numpy() < calls.start[launched_by])).sum())
     if early:
         result.append(f"{early} of {len(launched_by)} GPU rows begin before their launch call does: the clocks differ")
-    return [*result, *_lost(one), *_migrations(one)]
+    return [*result, *_migrations(one)]
 
 
-def _lost(one: Attributed) -> Iterable[str]:
-    """What shows that events are missing, and of how much time nothing is known because of it."""
+def _lost_events(one: Attributed) -> str | None:
     lost = one.lost
-    if not lost.signs:
-        return
+    stretches = one.clipped(union(lost.begin, lost.resumed))[0]
+    if not len(stretches):
+        return None
     signs = ", ".join(f"{count:,} {what}" for what, count in lost.signs)
-    resumed = lost.resumed[lost.resumed < NEVER]
-    until = "to the end" if (lost.resumed == NEVER).any() else f"until t = {int(resumed.max()) / 1e9:.6f} s"
+    end = int(stretches.end[-1])
+    until = "to the end" if end == NEVER else f"until t = {end / 1e9:.6f} s"
     missing = ", ".join(
-        f"{account.time.not_captured.total_ns / 1e6:.3f} ms without activity of GPU {account.time.device_id} are not "
-        "called idle"
+        f"{pieces.total_ns / 1e6:.3f} ms without activity of GPU {account.time.device_id} are not called idle"
         for account in one.accounts
-        if len(account.time.not_captured)
+        if len(pieces := one.clipped(account.time.not_captured)[0])
     )
-    yield (
-        f"nsys lost CUDA events: {signs} (from t = {int(lost.begin.min()) / 1e9:.6f} s {until}); "
+    return (
+        f"nsys lost CUDA events: {signs} (from t = {int(stretches.start[0]) / 1e9:.6f} s {until}); "
         f"{missing or 'outside the window of GPU activity'}. A nsys older than CUDA does that at functions which it "
         "does not know (2023.4 at Event.elapsed_time()): use a newer nsys, or capture a range without them"
     )

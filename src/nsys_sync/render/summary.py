@@ -291,6 +291,8 @@ def coverage_sentences(coverage: Coverage) -> list[str]:
     if by_method:
         text += "; " + ", ".join(f"{count(number)} by {plain_name(method)}" for method, number in by_method.items())
     sentences = [text + "." if coverage.operations else "There is no sync operation to be located."]
+    if coverage.lost_events:
+        sentences.append(f"Warning: {_message(coverage.lost_events)}.")
     sentences += _listed([f"Not captured: {_message(text)}" for text in coverage.not_captured], "gap", "gaps")
     sentences += _listed([f"Warning: {_message(text)}" for text in coverage.warnings], "warning", "warnings")
     sentences += _listed(

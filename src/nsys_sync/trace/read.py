@@ -32,6 +32,7 @@ from nsys_sync.trace.tables import (
 )
 
 STRINGS_PER_QUERY = 500
+MESSAGES, MESSAGE_LENGTH = 2, 200
 _FRAME_IS_WHOLE = "typeof(id) = 'integer' AND typeof(symbol) = 'integer' AND typeof(stackDepth) = 'integer'"
 _CUDA_LIBRARY = re.compile(
     r"/lib(?:cuda|cudart|cupti|nvrtc)[-.\w]*\.so|[\\/](?:nvcuda|cudart|cupti|nvrtc)[-.\w]*\.dll$", re.IGNORECASE
@@ -81,7 +82,7 @@ def read_trace(file: SqliteFile, native_needles: Iterable[str]) -> Trace:
         raise TraceError(
             f"{file.path}: has CUDA calls but no GPU activity (kernels, copies, memsets), so GPU idle time is not "
             "known. Was the capture range too short, or was the driver newer than nsys? Capture again with "
-            "nsys profile --trace=cuda,nvtx …"
+            "nsys profile --trace=cuda,nvtx …" + _what_nsys_said(file)
         )
     return Trace(
         name=file.path.name,
@@ -115,13 +116,27 @@ def _refuse_what_cannot_be_analysed(file: SqliteFile) -> None:
     if not any(file.has(table) for table in (*s.API_TABLES, *s.GPU_TABLES)):
         raise TraceError(
             f"{file.path}: no CUDA activity was captured. Did the program use the GPU inside the capture range, and "
-            "was it traced with nsys profile --trace=cuda,nvtx … ?"
+            "was it traced with nsys profile --trace=cuda,nvtx … ?" + _what_nsys_said(file)
         )
     if not any(file.has(table) for table in s.API_TABLES):
         raise TraceError(
             f"{file.path}: has GPU activity but no CUDA API calls (table {s.RUNTIME}), so nothing can be said about "
             "synchronization. Capture again with nsys profile --trace=cuda,nvtx …"
         )
+
+
+def _what_nsys_said(file: SqliteFile) -> str:
+    """The profiler's own messages on CUDA, and whether the machine is one on which it sees no GPU work."""
+    said = [text for _, text in sorted(_read_diagnostics(file)) if re.search("cuda|cupti|inject", text, re.IGNORECASE)]
+    result = f". nsys itself says: {'; '.join(text[:MESSAGE_LENGTH] for text in said[:MESSAGES])}" if said else ""
+    if file.has(s.SYSTEM_ENVIRONMENT, "value"):
+        source = file.source(s.SYSTEM_ENVIRONMENT, "value")
+        found = file.rows(f"SELECT 1 FROM {source} WHERE value LIKE '%microsoft%WSL%' LIMIT 1", (int,))
+        if found:
+            result += (
+                ". It was captured under WSL, where nsys often sees no GPU work: capture on Linux or Windows itself"
+            )
+    return result
 
 
 def process_of(global_id: IntArray) -> IntArray:
