@@ -5,11 +5,15 @@
 #
 #   NSYS  an nsys 2023.4.4: the program, or a bundle (tar.xz) that unpacks to nsys-slim/bin/nsys
 #   OUT   a folder; per capture it gets NAME.nsys-rep, NAME.sqlite, NAME.python.json and NAME.log
-#   NAME  nvtx_threads (1 GPU), two_gpus, two_gpus_visible, one_process_two_gpus (2 GPUs); all by default
+#   NAME  1 GPU: nvtx_threads, polls, driver_api, driver_api_contexts, per_thread_stream, managed, managed_faults,
+#         managed_prefetch, many_threads, edges, unknown_call, unknown_call_flushed, unknown_call_plain,
+#         graph_conditional_node, graph_conditional_graph, graph_device_node, graph_device_graph;
+#         2 GPUs: two_gpus, two_gpus_visible, one_process_two_gpus, nccl_late, nccl_late_ranks; these and nvtx_threads
+#         by default
 #   NEWER_NSYS=PROGRAM in the environment also exports NAME.newer.sqlite with a newer nsys (the one that Nsight
 #         Compute brings will do: /opt/nvidia/nsight-compute/*/host/target-linux-x64/nsys)
 #
-# `python3` on the PATH must hold PyTorch. All four take about a minute on two H200s. What lands in OUT is raw:
+# `python3` on the PATH must hold PyTorch and CuPy. Each takes about ten seconds on an H200. What lands in OUT is raw:
 # a report records the environment, working directory and command line of every process of the machine. Never
 # commit it: tests/fixtures/scrub.py makes fixtures of it.
 # The captures are independent, and one that fails does not stop the next. nsys can exit 0 without a report, so
@@ -18,7 +22,7 @@ set -uo pipefail
 nsys=${1:?usage: capture_fixtures.sh NSYS OUT [NAME...]}
 out=${2:?usage: capture_fixtures.sh NSYS OUT [NAME...]}
 shift 2
-[ $# -gt 0 ] || set -- nvtx_threads two_gpus two_gpus_visible one_process_two_gpus
+[ $# -gt 0 ] || set -- nvtx_threads two_gpus two_gpus_visible one_process_two_gpus nccl_late nccl_late_ranks
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
 
@@ -64,8 +68,7 @@ capture() {  # NAME WORKLOAD [ARGUMENT...]
   shift
   rm -f "$out/$name".{nsys-rep,qdstrm,sqlite,newer.sqlite,json,python.json,log}
   (cd "$work" && timeout -k 5 120 "${clean[@]}" "$nsys" profile \
-     --trace=cuda,nvtx --sample=process-tree --cpuctxsw=none --cudabacktrace=sync:0 \
-     --python-backtrace=cuda --python-sampling=true --cuda-graph-trace=node \
+     --trace=cuda,nvtx --cpuctxsw=none "${stacks[@]}" "--cuda-graph-trace=$graphs" "${more[@]}" \
      -c cudaProfilerApi --capture-range-end=stop --kill=none \
      --force-overwrite=true -o "${report%.nsys-rep}" python3 "$@") > "$log" 2>&1
   echo "== $name: exit status $?"
@@ -83,9 +86,26 @@ capture() {  # NAME WORKLOAD [ARGUMENT...]
 
 failed=0
 for name in "$@"; do
-  started=$SECONDS
+  started=$SECONDS more=() graphs=node
+  stacks=(--sample=process-tree --cudabacktrace=sync:0 --python-backtrace=cuda)
+  [ "$name" = many_threads ] || stacks+=(--python-sampling=true)  # samples of all threads are 40 MB
   case $name in
     two_gpus_visible) capture "$name" two_gpus.py visible ;;
+    driver_api_contexts) capture "$name" driver_api.py contexts ;;
+    managed_faults) more=(--cuda-um-cpu-page-faults=true --cuda-um-gpu-page-faults=true); capture "$name" managed.py ;;
+    managed_prefetch) capture "$name" managed.py prefetch ;;
+    unknown_call_flushed) more=(--cuda-flush-interval=20); capture "$name" unknown_call.py 2 ;;
+    unknown_call_plain) more=(--cuda-flush-interval=20) stacks=(--sample=none); capture "$name" unknown_call.py 2 ;;
+    graph_conditional_* | graph_device_*)
+      kind=${name#graph_} graphs=${name##*_}
+      [ -e "$work/libgraph_kinds.so" ] || nvcc -shared -Xcompiler -fPIC -arch=sm_90 -rdc=true \
+        "$here/workloads/graph_kinds.cu" -o "$work/libgraph_kinds.so" -lcudadevrt || exit 1
+      capture "$name" graph_kinds.py "${kind%_*}" ;;
+    nccl_late_ranks)  # a report for each
+      store=$(mktemp -u)
+      capture nccl_late_rank1 nccl_late.py 1 "$store" > "$out/rank1" &
+      capture nccl_late_rank0 nccl_late.py 0 "$store"
+      wait && cat "$out/rank1" && rm "$out/rank1" ;;
     *) capture "$name" "$name.py" ;;
   esac || failed=1
   echo "  $((SECONDS - started)) s"
