@@ -1,6 +1,6 @@
 """CUDA's driver API alone, by ctypes: no runtime API, no library.
 
-driver_api.py [contexts]: with `contexts`, the same work in two contexts of one GPU, whose streams have equal ids.
+driver_api.py [contexts]: with `contexts`, the same work in two contexts of one GPU.
 """
 
 import ctypes
