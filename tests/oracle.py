@@ -352,19 +352,22 @@ def lost_events(
         lone = [call for call in syncs if len(call.rows) == 1]
         if len(lone) == len(syncs):
             lone = []
+        while_ids_went_on = [
+            (begin, end)
+            for begin, end in (_while_ids_went_on(own, queries[process]) if synced[process] else [])
+            if not any(begin <= start < end for start in synced[process])
+        ]
         for thread in {call.thread for call in own}:
             mine = [call for call in own if call.thread == thread]
             found += [(thread, *stretch) for stretch in _around_lost_launches(mine, own, refused)]
             moments = [call.start for call in lone if call.thread == thread]
-            for t, start in stacks:
-                follow = [row for row in (*rows[thread], *queries[process]) if start <= row <= start + 10_000]
-                if t == thread and not follow:
-                    moments.append(start)
+            moments += [
+                start
+                for t, start in stacks
+                if t == thread and not any(start <= row <= start + 10_000 for row in (*rows[thread], *queries[process]))
+            ]
             found += [(thread, *stretch) for stretch in _around_moments(mine, lone, sorted(moments))]
-            if synced[process]:
-                for begin, end in _while_ids_went_on(own, queries[process]):
-                    if not any(begin <= start < end for start in synced[process]):
-                        found.append((thread, begin, end))
+            found += [(thread, *stretch) for stretch in while_ids_went_on]
     return found
 
 
