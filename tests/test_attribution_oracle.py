@@ -155,5 +155,5 @@ def test_real_exports(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     compare(path)
     monkeypatch.setattr(tables, "ROWS_AT_ONCE", 100)
     compare(path)
-    if windows := [device.window for device in oracle(path).devices.values()]:
-        compare(path, (min(windows) // 3, min(windows) // 2))
+    first = min(device.window for device in oracle(path).devices.values())
+    compare(path, (first // 3, first // 2))

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -291,7 +293,7 @@ def test_graphs_by_node(capture: Capture, schema: str, name: str, kernels: dict[
         ),
     ],
 )
-def test_graphs_as_a_whole(capture: Capture, name: str, graphs: int, known_launches: int) -> None:
+def test_graphs_as_a_whole(capture: Capture, tmp_path: Path, name: str, graphs: int, known_launches: int) -> None:
     path = capture(f"{name}.{NEW}")
     analysis = nsys_sync.analyze(path)
     assert_conserved(analysis)
@@ -301,8 +303,13 @@ def test_graphs_as_a_whole(capture: Capture, name: str, graphs: int, known_launc
     assert sum(row != 2**32 - 1 for row in ids) == known_launches
     without = [text for text in analysis.traces[0].coverage.warnings if "have no launch call" in text]
     assert bool(without) == (graphs > known_launches)
+    # nsys 2023.4.4's export of the same report leaves these rows out, and then nothing is left of the GPU.
+    bare = tmp_path / "bare.sqlite"
+    shutil.copyfile(path, bare)
+    with closing(sqlite3.connect(bare)) as database:
+        database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
     with pytest.raises(TraceError, match="no GPU activity"):
-        nsys_sync.analyze(capture(f"{name}.{OLD}"))
+        nsys_sync.analyze(bare)
 
 
 # --------------------------------------------------------------------------------------------------------- damage
