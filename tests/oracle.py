@@ -8,6 +8,8 @@ Which rows of a damaged export count:
   case of names does not matter, and a table can be several: `…_V2` beside it, MEMCPY2.
 - A row counts if its start is there, and of API calls the thread and the name's id too, of GPU work the device number.
   Rows with a start or an end beyond 2**61 ns (73 years) either way do not count.
+- Rows with anything but whole numbers and NULL do not count either. (A file with such a row is refused, unless it is of
+  a query.)
 - A NULL end, one of 0 (exports before 2022 wrote that), or one before the start means that it never ended.
 - A NULL process or thread is -1, and so are a NULL stream, context and memory kind. Ids below 1 are none: CUPTI counts
   from 1.
@@ -37,7 +39,7 @@ import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +82,8 @@ class Call:
     end: int | None
     name: str
     has_callchain: bool = False
-    rows: list[tuple[int, int, str]] = field(default_factory=list)
-    """(correlation id, start, name) of its own row and of those inside it."""
+    rows: list[tuple[int, int, int, str]] = field(default_factory=list)
+    """(correlation id, start, known end, name) of its own row and of those inside it."""
     gpu_rows: list[GpuRow] = field(default_factory=list)
     sync_rows: list[tuple[int, int]] = field(default_factory=list)
     is_sync: bool = False
@@ -101,11 +103,11 @@ class GpuRow:
     table: str
     process: int
     device: int
-    context: int
-    stream: int
     start: int
     end: int | None
     correlation_id: int
+    context: int = NONE
+    stream: int = NONE
     src_kind: int = NONE
     dst_kind: int = NONE
     call: Call | None = None
@@ -209,6 +211,8 @@ def _events(
     for start, end, *rest in _cells(connection, table, ("start", "end", *needed, *others)):
         if start is None or None in rest[: len(needed)]:
             continue
+        if not all(isinstance(value, int) for value in (start, end or 0, *(value or 0 for value in rest))):
+            continue
         if any(abs(time) > LATEST for time in (start, end or start - 1)):
             continue
         known_end = end if end is not None and end >= start and end != 0 else None
@@ -260,7 +264,7 @@ def read_calls(connection: sqlite3.Connection, names: dict[int, str]) -> list[Ca
                 outer = Call(thread >> 24, thread, start, end, name, callchain_id >= 0)
                 calls.append(outer)
                 open_calls.append(outer)
-            outer.rows.append((correlation_id, start, name))
+            outer.rows.append((correlation_id, start, INFINITE if end is None else end, name))
     return calls
 
 
@@ -272,23 +276,24 @@ def read_gpu_rows(connection: sqlite3.Connection) -> list[GpuRow]:
         if all(isinstance(number, int) for number in (gpu, cuda, pid))
     }
     found: list[GpuRow] = []
-    others = ("globalPid", "contextId", "streamId", "correlationId", "srcKind", "dstKind")
     for table in ("MEMCPY", "KERNEL", "MEMSET", "GRAPH_TRACE"):
+        of_copies = ("contextId", "streamId", "srcKind", "dstKind") if table == "MEMCPY" else ()
+        others = ("globalPid", "correlationId", *of_copies)
         rows = _events(connection, f"CUPTI_ACTIVITY_KIND_{table}", ("deviceId",), others)
-        for start, end, device, global_pid, context, stream, correlation_id, *kinds in rows:
+        for start, end, device, global_pid, correlation_id, *place_and_kinds in rows:
             process = NO_PROCESS if global_pid == NONE else global_pid >> 24
             device = mapping.get((process & 0xFFFFFF, device), device)
-            found.append(GpuRow(table, process, device, context, stream, start, end, correlation_id, *kinds))
+            found.append(GpuRow(table, process, device, start, end, correlation_id, *place_and_kinds))
     return found
 
 
 def join_gpu_rows(calls: list[Call], gpu_rows: list[GpuRow]) -> None:
-    launching: dict[tuple[int, int], list[tuple[tuple[int, int, int, int], Call]]] = defaultdict(list)
+    launching: dict[tuple[int, int], list[tuple[tuple[int, int, int], Call]]] = defaultdict(list)
     for call in calls:
-        for correlation_id, start, name in call.rows:
+        for correlation_id, start, known_end, name in call.rows:
             if correlation_id > 0 and not _cannot_launch(name):
-                # TIE: rows that begin at once order as their calls do, by (start, end, thread).
-                launching[call.process, correlation_id].append(((start, *call.order), call))
+                # TIE: rows that begin at once order as calls do, by (start, end, thread).
+                launching[call.process, correlation_id].append(((start, known_end, call.thread), call))
     for row in gpu_rows:
         # Of the calls with its id the last that began before the row did; the first where none did.
         candidates = [call for _, call in launching.get((row.process, row.correlation_id), [])]
@@ -407,7 +412,7 @@ def _while_ids_went_on(own: list[Call], queries: list[int]) -> list[Interval]:
         by_thread[call.thread].append(call)
     quiet = [(-INFINITE, INFINITE)]
     for calls in by_thread.values():
-        ends = [call.start if call.end is None else call.end for call in calls]
+        ends = list(accumulate((call.start if call.end is None else call.end for call in calls), max))
         pauses = [(-INFINITE, calls[0].start), (ends[-1], INFINITE)]
         pauses += [
             (end, after.start) for end, after in zip(ends, calls[1:], strict=False) if after.start - end >= 10**6

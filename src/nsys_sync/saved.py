@@ -22,7 +22,8 @@ from nsys_sync.regular_files import read_start
 
 LARGEST_FILE_BYTES = 256 * 1024 * 1024
 """Some 100,000 sites. Reading takes about ten times a file's size of memory."""
-LARGEST_NUMBER = 2**62
+LARGEST_NUMBER = 2**63
+"""Ids in a damaged trace can be any that fit 64 bits."""
 _AGAIN = "Write it again with nsys-sync report TRACE --format json -o FILE.json"
 
 Decode = Callable[[Any], Any]

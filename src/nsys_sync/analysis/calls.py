@@ -88,7 +88,7 @@ def outermost_calls(trace: Trace) -> Calls:
         call_of_row = np.full(len(api) + 1, -1, dtype=np.int64)  # the last is for GPU rows without a launching row
         rows, chained, one_row, calls = [], [], [], 0
         for own in _rows_by_thread(global_tid, tids):
-            order = _outer_first(own, start, end, no_chain)
+            order = _outer_first(own, start, end, unfinished, no_chain)
             outermost = _is_outermost(start[order], end[order], unfinished[order])
             rows.append(order[outermost])
             call = _outermost_of(outermost, unfinished[order])
@@ -143,8 +143,10 @@ def _rows_by_thread(global_tid: IntArray, tids: IntArray) -> list[IntArray]:
     return np.split(order, np.searchsorted(global_tid[order], tids[1:]))
 
 
-def _outer_first(own: IntArray, start: IntArray, end: IntArray, no_chain: BoolArray) -> IntArray:
-    """One thread's rows by start; of rows that start together the longer first, then one with a callchain."""
+def _outer_first(own: IntArray, start: IntArray, end: IntArray, unfinished: BoolArray, no_chain: BoolArray) -> IntArray:
+    """One thread's rows by start; of rows that start together the longer first, then one with a callchain. Those that
+    never ended come last, so that rows that are alike stand side by side.
+    """
     # Rows come sorted or nearly so: a stable sort and a repair of the few ties beat one sort by three keys.
     begun = start[own]
     if (begun[1:] < begun[:-1]).any():
@@ -156,7 +158,7 @@ def _outer_first(own: IntArray, start: IntArray, end: IntArray, no_chain: BoolAr
     at = np.flatnonzero(np.concatenate((tied, [False])) | np.concatenate(([False], tied)))
     rows = own[at]
     result = own.copy()
-    result[at] = rows[np.lexsort((no_chain[rows], -end[rows], start[rows]))]
+    result[at] = rows[np.lexsort((no_chain[rows], unfinished[rows], -end[rows], start[rows]))]
     return result
 
 

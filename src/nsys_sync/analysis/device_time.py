@@ -147,8 +147,10 @@ def _first_launched(calls: Calls, start: IntArray, launched_by: IntArray, moment
         launch_start[~without] = calls.start[tied_launch[~without]]
         launch_end = np.zeros(len(tied_launch), dtype=np.int64)
         launch_end[~without] = calls.end[tied_launch[~without]]
+        never_ended = np.zeros(len(tied_launch), dtype=bool)
+        never_ended[~without] = calls.unfinished[tied_launch[~without]]
         # Calls are sorted by thread, so of calls with equal times the one of the lower thread comes first.
-        order = np.lexsort((tied_launch, launch_end, launch_start, without, tied_start))
+        order = np.lexsort((tied_launch, launch_end, never_ended, launch_start, without, tied_start))
         at = np.searchsorted(tied_start[order], moments[several], side="left")
         result[several] = tied_launch[order][at]
     return result

@@ -241,7 +241,8 @@ def _quiet_while_ids_went_on(
     ranges = list(_ranges(calls, threads))
     quiet: Intervals | None = None
     for low, high in ranges:
-        start, ended = calls.start[low:high], calls.end[low:high]
+        # One that never ended may have begun inside another.
+        start, ended = calls.start[low:high], np.maximum.accumulate(calls.end[low:high])
         long = np.flatnonzero(start[1:] - ended[:-1] >= QUIET_NS)
         own = Intervals(
             np.concatenate(([-NEVER], ended[long], ended[-1:])), np.concatenate((start[:1], start[long + 1], [NEVER]))

@@ -63,8 +63,9 @@ def sync_operations(trace: Trace, calls: Calls) -> tuple[Operations, BoolArray]:
     first = np.where(has_copy, copy_call, call)
     start = calls.start[first]
     end = np.maximum(calls.end[call], calls.end[first])
+    at = copy.index.get_indexer(pd.Index(copy_call))
     kinds = {
-        name: np.where(has_copy, copy[name].reindex(copy_call).fillna(-1).to_numpy(), -1).astype(np.int64)
+        name: np.where(at >= 0, np.append(copy[name].to_numpy(), -1)[at], -1)
         for name in ("copy_kind", "src_kind", "dst_kind")
     }
     order = np.lexsort((calls.thread[call], end, start, calls.process_of(call)))

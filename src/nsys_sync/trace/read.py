@@ -78,6 +78,11 @@ def read_trace(file: SqliteFile, native_needles: Iterable[str]) -> Trace:
             f"{file.path}: has GPU activity, but of CUDA API calls only queries, so nothing can be said about "
             "synchronization. Capture again with nsys profile --trace=cuda,nvtx …"
         )
+    if all(name == UNNAMED for name in api_names):
+        raise TraceError(
+            f"{file.path}: does not name its CUDA calls (table {s.STRINGS}), so which of them wait is not known. "
+            f"Export the trace again: {export_command(file.path)}"
+        )
     if not len(gpu):
         raise TraceError(
             f"{file.path}: has CUDA calls but no GPU activity (kernels, copies, memsets), so GPU idle time is not "
@@ -155,7 +160,14 @@ def _select(file: SqliteFile, table: str, wanted: Mapping[str, s.Column], condit
 def _events(
     file: SqliteFile, table: str, wanted: Mapping[str, s.Column], conditions: Sequence[str] = ()
 ) -> dict[str, IntArray]:
-    return _possible(file.integers(_select(file, table, wanted, conditions), [table]))
+    return _possible(_by_process(file.integers(_select(file, table, wanted, conditions), [table])))
+
+
+def _by_process(columns: dict[str, IntArray]) -> dict[str, IntArray]:
+    """With `process` of `globalPid`. Not in SQL, which takes any text for a number there."""
+    if "process" in columns:
+        columns["process"] = process_of(columns["process"])
+    return columns
 
 
 def _possible(columns: dict[str, IntArray]) -> dict[str, IntArray]:
@@ -183,9 +195,7 @@ def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
     # Often a third of all rows (cuKernelGetName at every launch), and nothing depends on them.
     queries = _names_of_class(file, ApiClass.QUERY)
     parts = [
-        pd.DataFrame(
-            _events(file, table, s.API_COLUMNS, [f'coalesce("nameId", -1) NOT IN ({queries or -2})']), copy=False
-        )
+        pd.DataFrame(_events(file, table, s.API_COLUMNS, [f'coalesce("nameId", -1) NOT IN ({queries})']), copy=False)
         for table in s.API_TABLES
         if file.has(table)
     ]
@@ -239,7 +249,7 @@ def read_query_starts(file: SqliteFile, process: int) -> IntArray:
 
 
 def _read_polls(file: SqliteFile) -> pd.DataFrame:
-    names = {i: base_name(name) for i, name in _api_names(file) if is_poll(name)}
+    names = {i: base_name(name) for i, name in _api_names(file).items() if is_poll(name)}
     parts = [
         pd.DataFrame(_events(file, table, s.POLL_COLUMNS, [f'"nameId" IN ({", ".join(map(str, names))})']))
         for table in s.API_TABLES
@@ -251,14 +261,18 @@ def _read_polls(file: SqliteFile) -> pd.DataFrame:
     )
 
 
-def _api_names(file: SqliteFile) -> list[tuple[Any, ...]]:
-    """(id, name) of every string that can be the name of an API call."""
-    return file.rows(f"SELECT id, value FROM {_strings_source(file)} WHERE value GLOB 'cu*'", (int, str))
+def _api_names(file: SqliteFile) -> dict[int, str]:
+    """Every string that can be the name of an API call, by its id. Of several with one id the last counts, here as in
+    `_strings`.
+    """
+    strings = _strings_source(file)
+    query = f"SELECT id, value FROM {strings} WHERE id IN (SELECT id FROM {strings} WHERE value GLOB 'cu*')"
+    return dict(file.rows(query, (int, str)))
 
 
 def _names_of_class(file: SqliteFile, api_class: ApiClass) -> str:
     """The ids of all API names of a class, for SQL."""
-    return ", ".join(str(i) for i, name in _api_names(file) if classify(name) is api_class)
+    return ", ".join(str(i) for i, name in _api_names(file).items() if classify(name) is api_class)
 
 
 def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -269,7 +283,7 @@ def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd
         return pd.DataFrame(none).assign(unfinished=np.empty(0, dtype=bool)), pd.DataFrame(none)
     # One query: joining the tables' columns afterwards would copy all of them.
     query = " UNION ALL ".join(_select(file, table, s.GPU_COLUMNS) for table in tables)
-    columns = _possible(file.integers(query, tables))
+    columns = _possible(_by_process(file.integers(query, tables)))
     copies: dict[str, IntArray] = {name: np.empty(0, dtype=np.int64) for name in s.COPY_COLUMNS}
     if file.has(s.MEMCPY):
         copies = _events(file, s.MEMCPY, {**s.GPU_COLUMNS, **s.COPY_COLUMNS})

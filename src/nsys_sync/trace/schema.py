@@ -78,13 +78,12 @@ class Column:
     """A canonical integer column: the table's name for it, and what stands for a value that is not there.
 
     `null` is SQL for a NULL cell; None leaves the row out. `absent` is SQL where the table has no such column; None
-    makes the column required. `shift` drops that many lower bits of a cell: `globalPid >> 24` is the process.
+    makes the column required.
     """
 
     source: str
     null: int | str | None = None
     absent: int | None = None
-    shift: int = 0
 
 
 API_COLUMNS: Mapping[str, Column] = {
@@ -109,7 +108,7 @@ GPU_COLUMNS: Mapping[str, Column] = {
     "start_ns": Column("start"),
     "end_ns": Column("end", "start - 1"),
     "device_id": Column("deviceId"),
-    "process": Column("globalPid", NO_PROCESS, shift=24),
+    "process": Column("globalPid", NO_PROCESS << 24),
     "correlation_id": Column("correlationId", -1),
 }
 COPY_COLUMNS: Mapping[str, Column] = {
@@ -122,7 +121,7 @@ COPY_COLUMNS: Mapping[str, Column] = {
 SYNCHRONIZATION_COLUMNS: Mapping[str, Column] = {
     "start_ns": Column("start"),
     "end_ns": Column("end", "start - 1"),
-    "process": Column("globalPid", shift=24),
+    "process": Column("globalPid"),
     "correlation_id": Column("correlationId", -1),
     "context_id": Column("contextId", -1, absent=-1),
     "stream_id": Column("streamId", -1, absent=-1),
@@ -143,12 +142,10 @@ def expressions(file: SqliteFile, table: str, columns: Mapping[str, Column]) -> 
             if column.absent is None:
                 raise file.error(f"table {table} has no column {column.source}")
             result[name] = str(column.absent)
-            continue
-        cell = f'("{column.source}" >> {column.shift})' if column.shift else f'"{column.source}"'
-        if column.null is None or file.is_not_null(table, column.source):
-            result[name] = cell
+        elif column.null is None or file.is_not_null(table, column.source):
+            result[name] = f'"{column.source}"'
         else:
-            result[name] = f"coalesce({cell}, {column.null})"
+            result[name] = f'coalesce("{column.source}", {column.null})'
     return result
 
 

@@ -18,7 +18,7 @@ ClassArray = npt.NDArray[np.int8]
 FrameArray = npt.NDArray[np.int32]
 NEVER_ENDED = np.iinfo(np.int64).max
 """The end of an NVTX range that was open when the capture ended."""
-NO_PROCESS = -(1 << 40)
+NO_PROCESS = -(1 << 39)
 """Less than any `globalTid >> 24`, which is negative where the hardware id is 128 or more."""
 UNNAMED = "unnamed call"
 BoolArray = npt.NDArray[np.bool_]
