@@ -229,7 +229,7 @@ def _strings(connection: sqlite3.Connection) -> dict[int, str]:
 
 
 def base_name(name: str) -> str:
-    return re.sub(r"(_v\d+|_ptsz|_ptds)+$", "", name)
+    return re.sub(r"(_v\d+|_ptsz|_ptds)+\Z", "", name)
 
 
 def is_copy_name(name: str) -> bool:
@@ -304,11 +304,11 @@ def join_gpu_rows(calls: list[Call], gpu_rows: list[GpuRow]) -> None:
 
 
 def _cannot_launch(name: str) -> bool:
-    return name in EXPLICIT or re.match("(cuda|cu)(Event|StreamWaitEvent$)", name) is not None
+    return name in EXPLICIT or re.match(r"(cuda|cu)(Event|StreamWaitEvent\Z)", name) is not None
 
 
 def only_asks(name: str) -> bool:
-    return re.match(r"(cuda|cu)(\w*(Query|IsCapturing)$|(?!Graph)\w*Get[A-Z])", name) is not None
+    return re.match(r"(cuda|cu)(\w*(Query|IsCapturing)\Z|(?!Graph)\w*Get[A-Z])", name) is not None
 
 
 def join_sync_rows(connection: sqlite3.Connection, calls: list[Call]) -> None:

@@ -23,26 +23,26 @@ class ApiClass(IntEnum):
     KERNEL_LAUNCH = 11
 
 
-_VERSION_SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
+_VERSION_SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds)+\Z")
 _RULES: tuple[tuple[re.Pattern[str], ApiClass], ...] = tuple(
     (re.compile(pattern), api_class)
     for pattern, api_class in (
-        (r"(cuda|cu)StreamSynchronize$", ApiClass.STREAM_SYNC),
-        (r"cuda(Event|Device|Thread)Synchronize$|cu(Event|Ctx)Synchronize$", ApiClass.OTHER_SYNC),
-        (r"(cuda|cu)\w*(Query|IsCapturing)$|(cuda|cu)(?!Graph)\w*Get[A-Z]", ApiClass.QUERY),
+        (r"(cuda|cu)StreamSynchronize\Z", ApiClass.STREAM_SYNC),
+        (r"cuda(Event|Device|Thread)Synchronize\Z|cu(Event|Ctx)Synchronize\Z", ApiClass.OTHER_SYNC),
+        (r"(cuda|cu)\w*(Query|IsCapturing)\Z|(cuda|cu)(?!Graph)\w*Get[A-Z]", ApiClass.QUERY),
         (r"(cuda|cu)Memcpy\w*Async", ApiClass.COPY_ASYNC),
         (r"(cuda|cu)Memcpy", ApiClass.COPY_SYNC),
         (r"(cuda|cu)Memset(?!\w*Async)", ApiClass.MEMSET_SYNC),
-        (r"cudaFree$|cuMemFree$", ApiClass.FREE),
+        (r"cudaFree\Z|cuMemFree\Z", ApiClass.FREE),
         (r"cu(Module|Library)Load|cuCtxCreate|cuDevicePrimaryCtxRetain", ApiClass.LOADING),
-        (r"(cuda|cu)GraphLaunch$", ApiClass.GRAPH_LAUNCH),
-        (r"(cuda|cu)Launch(Kernel(ExC?)?|CooperativeKernel|Grid(Async)?)?$", ApiClass.KERNEL_LAUNCH),
-        (r"(cuda|cu)Event|(cuda|cu)StreamWaitEvent$", ApiClass.EVENT),
+        (r"(cuda|cu)GraphLaunch\Z", ApiClass.GRAPH_LAUNCH),
+        (r"(cuda|cu)Launch(Kernel(ExC?)?|CooperativeKernel|Grid(Async)?)?\Z", ApiClass.KERNEL_LAUNCH),
+        (r"(cuda|cu)Event|(cuda|cu)StreamWaitEvent\Z", ApiClass.EVENT),
     )
 )
 
 
-_POLL = re.compile(r"(cuda|cu)(Stream|Event)Query$")
+_POLL = re.compile(r"(cuda|cu)(Stream|Event)Query\Z")
 
 
 def is_poll(name: str) -> bool:

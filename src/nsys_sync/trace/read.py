@@ -413,7 +413,7 @@ def _read_python(file: SqliteFile) -> PythonEvents:
     if file.has(s.OUR_BACKTRACES, "start", "globalTid", "payload"):
         return _python_events(
             file,
-            f'SELECT start AS start_ns, "globalTid" AS global_tid, payload '
+            f'SELECT start AS start_ns, "globalTid" AS global_tid, payload AS payload '
             f"FROM {file.source(s.OUR_BACKTRACES, 'start', 'globalTid', 'payload')} "
             "WHERE typeof(payload) = 'blob' AND typeof(start) = 'integer' AND typeof(\"globalTid\") = 'integer'",
             domains=None,
