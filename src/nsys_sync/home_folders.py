@@ -24,6 +24,9 @@ _HOME = re.compile(
     re.VERBOSE,
 )
 
+_ANY_HOME = re.compile("root|home|users", re.IGNORECASE)
+"""In each of them. Most names have none, and this tells a hundred times sooner."""
+
 
 def without_home_folders(text: str) -> str:
     """A path or other text with home folders, wherever they are mounted, as `~`.
@@ -31,4 +34,4 @@ def without_home_folders(text: str) -> str:
     A folder in a folder `home`, `homes` or `Users` counts as one, up to three folders deep, but for places where
     programs lie (`/opt`, `/workspace`, …). Addresses of web pages stay.
     """
-    return _HOME.sub("~", text)
+    return _HOME.sub("~", text) if _ANY_HOME.search(text) else text

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -17,9 +18,12 @@ from nsys_sync.analysis.lost_events import LostEvents
 from nsys_sync.analysis.operations import Operations
 from nsys_sync.analysis.options import Options
 from nsys_sync.analysis.phases import Selection, StartupEnd
+from nsys_sync.analysis.user_code import cut
 from nsys_sync.analysis.user_code import shown as shown_text
 from nsys_sync.trace.tables import Trace
 
+LONGEST_SYMBOL = 4_000
+"""Characters of a native symbol. PyTorch has some of 2,000, and what tells the cause can be anywhere in them."""
 NativeStack = tuple[tuple[str, str], ...]
 """(symbol, module), innermost first."""
 
@@ -53,10 +57,30 @@ class Attributed:
     options: Options
     read_native: Callable[[Sequence[int]], Mapping[int, NativeStack]]
     read_sources: Callable[[Sequence[str]], Mapping[str, SourceText]]
+    _shown: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def shown(self, text: str) -> str:
-        """Text of the trace without home folders and names of users and hosts."""
-        return shown_text(text, self.trace.metadata.private_names)
+        """Text of the trace without home folders and names of users and hosts, no longer than a name may be."""
+        if text not in self._shown:
+            self._shown[text] = shown_text(text, self.trace.metadata.private_names)
+        return self._shown[text]
+
+    @cached_property
+    def shown_files(self) -> Sequence[str]:
+        """`trace.python.files` as they are shown."""
+        return [self.shown(path) for path in self.trace.python.files]
+
+    @cached_property
+    def shown_functions(self) -> Sequence[str]:
+        """`trace.python.functions` as they are shown."""
+        return [cut(name) for name in self.trace.python.functions]
+
+    def native_stacks(self, chain_ids: Sequence[int]) -> Mapping[int, NativeStack]:
+        """Chain id → its native stack, no symbol longer than it may be."""
+        return {
+            chain: tuple((cut(symbol, LONGEST_SYMBOL), module) for symbol, module in stack)
+            for chain, stack in self.read_native(chain_ids).items()
+        }
 
     def clipped(self, intervals: Intervals) -> tuple[Intervals, IntArray]:
         """The parts inside the selection, and the index of the interval that each came from."""

@@ -24,7 +24,7 @@ from nsys_sync.analysis.python_work import (
     matching_rule,
 )
 from nsys_sync.analysis.samples import Samples, python_samples
-from nsys_sync.analysis.user_code import python_location
+from nsys_sync.analysis.user_code import cut, python_location
 from nsys_sync.trace.api_names import base_name
 from nsys_sync.trace.tables import BoolArray
 
@@ -237,16 +237,15 @@ def _rows(table: pd.DataFrame) -> Iterable[tuple[Any, ...]]:
 
 
 def _location(one: Attributed, file: int, line: int, function: int) -> model.Location:
-    python = one.trace.python
-    return python_location(one.shown(python.files[file]), python.functions[function], line)
+    return python_location(one.shown_files[file], one.shown_functions[function], line)
 
 
 def _inner(one: Attributed, function: int, file: int) -> str:
     """`_engine_run_backward (torch/autograd/graph.py)`."""
-    path = one.shown(one.trace.python.files[file]).replace("\\", "/")
+    path = one.shown_files[file].replace("\\", "/")
     for library in ("/site-packages/", "/dist-packages/"):
         path = path.rpartition(library)[2]
-    return f"{one.trace.python.functions[function]} ({path})"
+    return f"{one.shown_functions[function]} ({path})"
 
 
 def _shares(total: int, weights: Sequence[int]) -> list[int]:
@@ -277,7 +276,7 @@ def _calls(one: Attributed, parts: Sequence[_HostBound], total_ns: int) -> tuple
     worth = by_api[(by_api["total"] >= LISTED_CALLS_NS) | (by_api["total"] >= LISTED_CALLS_RATIO * total_ns)]
     by_time = worth.sort_values(["total", "api"], ascending=[False, True])
     return tuple(
-        model.HostCall(str(names[api]), SLOW_CALLS.get(str(names[api])), number, total)
+        model.HostCall(cut(str(names[api])), SLOW_CALLS.get(str(names[api])), number, total)
         for api, number, total in _rows(by_time)
     )
 

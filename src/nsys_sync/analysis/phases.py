@@ -13,6 +13,7 @@ import pandas as pd
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.intervals import IntArray, Intervals, distinct, intersect, union
 from nsys_sync.analysis.options import Options
+from nsys_sync.analysis.user_code import cut
 from nsys_sync.errors import TraceError
 from nsys_sync.trace.tables import NEVER_ENDED, Trace
 
@@ -30,6 +31,8 @@ STEPS_COVER = 0.5
 STEP_NAME = re.compile(
     r"(?:train(?:ing)?[\W_]*|profiler)?(?:step|iter(?:ation)?|(?:mini)?[\W_]*batch)[\W_]*", re.IGNORECASE
 )
+LONGEST_QUOTED = 100
+"""Characters of a range's name in an error."""
 LOADING_ENDS_AFTER_LAUNCHES = 256
 """Module loading is start-up while fewer launches than this lie between two loads (first-use loading in a loop)."""
 
@@ -94,7 +97,7 @@ def _select(trace: Trace, device_windows: Sequence[tuple[int, int]], options: Op
     matching = [name for name in names if name == nvtx or fnmatchcase(name, nvtx)]
     ranges = trace.nvtx[trace.nvtx["name"].isin(matching)] if matching else trace.nvtx.iloc[:0]
     if not len(ranges):
-        known = ", ".join(sorted({family(name) for name in names})[:8]) or "none at all"
+        known = ", ".join(cut(name, LONGEST_QUOTED) for name in sorted({*map(family, names)})[:8]) or "none at all"
         raise TraceError(f"{trace.name}: no NVTX range is named {nvtx!r}. Ranges in this trace: {known}")
     ranges = ranges.sort_values("start_ns", kind="stable")
     kept = ranges[ranges.groupby("global_tid").cumcount() >= skip_first]

@@ -18,7 +18,7 @@ from nsys_sync.analysis.locate import EXACT, NATIVE, NVTX, THREAD
 from nsys_sync.analysis.sites import SiteKey, group_keys
 from nsys_sync.analysis.source import Source, SourceUse
 from nsys_sync.analysis.source_rules import RETURNED
-from nsys_sync.analysis.user_code import python_location
+from nsys_sync.analysis.user_code import cut, python_location
 from nsys_sync.analysis.verdict import FAMILY, explain, shows_call
 from nsys_sync.trace.api_names import base_name
 from nsys_sync.trace.schema import COPY_KINDS, MEMORY_KINDS
@@ -73,12 +73,11 @@ def sites_of(one: Attributed, nvtx: IntArray, nvtx_names: Sequence[str]) -> tupl
     findings = list(agreed(findings, line_and_kind, (one.chain_id[first] >= 0).tolist()))
 
     uses = _source_uses(one, first, findings, _Frames(file, function, line), group)
-    files = [one.shown(path) for path in trace.python.files]
     sites: dict[SiteKey, int] = {}
     site_of_group = np.empty(len(first), dtype=np.int64)
     for code, (row, finding, use) in enumerate(zip(first.tolist(), findings, uses, strict=True)):
         if place[row] == 0:
-            location = python_location(files[file[row]], trace.python.functions[function[row]], int(line[row]))
+            location = python_location(one.shown_files[file[row]], one.shown_functions[function[row]], int(line[row]))
         else:
             location = model.Location(
                 _other_label(one, int(how[row]), int(other[row]), native_names, nvtx_names), None, None, None
@@ -94,7 +93,7 @@ def _findings(one: Attributed, group: IntArray, first: IntArray, folded: BoolArr
     operations, python = one.operations, one.trace.python
     by_size = np.argsort(-np.bincount(group, minlength=len(first)), kind="stable")[:STACKS_READ]
     chains = one.chain_id[first[by_size]]
-    native = one.read_native(chains[chains >= 0].tolist())
+    native = one.native_stacks(chains[chains >= 0].tolist())
     findings = []
     for row in first.tolist():
         begin = int(python.first[one.python.event[row]]) if one.python.event[row] >= 0 else 0
@@ -107,7 +106,7 @@ def _findings(one: Attributed, group: IntArray, first: IntArray, folded: BoolArr
             dst_memory=MEMORY_KINDS.get(int(operations.dst_kind[row])) if copies else None,
             native=native.get(int(one.chain_id[row])),
             library=tuple(
-                f"{python.files[python.frame_file[i]]}:{python.functions[python.frame_function[i]]}" for i in inside
+                f"{one.shown_files[python.frame_file[i]]}:{one.shown_functions[python.frame_function[i]]}" for i in inside
             ),
             exact=bool(exact[row]),
         )
@@ -268,9 +267,9 @@ def _names_of_chains(name_of: pd.Series[str], chain_id: IntArray) -> tuple[IntAr
 
 def _other_label(one: Attributed, how: int, code: int, native_names: Sequence[str], nvtx_names: Sequence[str]) -> str:
     if how == NATIVE:
-        return native_names[code][:LONGEST_LABEL]
+        return cut(native_names[code], LONGEST_LABEL)
     if how == NVTX:
-        return one.shown(f"NVTX range {nvtx_names[code]}")[:LONGEST_LABEL]
+        return cut(one.shown(f"NVTX range {nvtx_names[code]}"), LONGEST_LABEL)
     tid = int(one.calls.global_tids[code])
     name = one.trace.thread_names.get(tid) or one.trace.process_names.get(tid >> 24) or "unnamed"
     return f"thread {one.shown(name)} (pid {(tid >> 24) & PID_MASK}, tid {tid & PID_MASK})"
@@ -279,7 +278,7 @@ def _other_label(one: Attributed, how: int, code: int, native_names: Sequence[st
 def _apis(one: Attributed, row: int, folded: bool) -> tuple[str, ...]:
     """Base names of the operation's calls: the copy's, where it has one of its own, and the synchronizing one's."""
     calls = [one.operations.copy_call[row], one.operations.call[row]] if folded else [one.operations.call[row]]
-    return tuple(base_name(one.trace.api_names[one.calls.name_of(np.array([call]))[0]]) for call in calls)
+    return tuple(cut(base_name(one.trace.api_names[one.calls.name_of(np.array([call]))[0]])) for call in calls)
 
 
 def _kind(one: Attributed, row: int, folded: bool, operation: str | None) -> model.Kind:

@@ -24,7 +24,7 @@ def with_stacks(
     for trace, row in shown:
         if (chain := int(operations[trace].chain_id[row])) >= 0:
             chains.setdefault(trace, []).append(chain)
-    native = {trace: attributed[trace].read_native(wanted) for trace, wanted in chains.items()}
+    native = {trace: attributed[trace].native_stacks(wanted) for trace, wanted in chains.items()}
     sites = []
     for rank, (site, (trace, row)) in enumerate(zip(ranked.sites, ranked.representative, strict=True)):
         event, chain = int(operations[trace].event[row]), int(operations[trace].chain_id[row])
@@ -47,8 +47,8 @@ def _python_stack(one: Attributed, event: int) -> list[model.Frame]:
     first = int(python.first[event])
     return [
         model.Frame(
-            function=python.functions[python.frame_function[i]],
-            file=one.shown(python.files[python.frame_file[i]]),
+            function=one.shown_functions[python.frame_function[i]],
+            file=one.shown_files[python.frame_file[i]],
             line=int(python.frame_line[i]),
             is_user_code=is_user_code(
                 python.files[python.frame_file[i]], one.options.user_code, one.options.library_code

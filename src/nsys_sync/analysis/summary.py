@@ -22,6 +22,7 @@ from nsys_sync.analysis.redundant import redundant_operations
 from nsys_sync.analysis.regions import regions
 from nsys_sync.analysis.site_keys import python_stack_hash, sites_of
 from nsys_sync.analysis.sites import HOW, TraceOperations
+from nsys_sync.analysis.user_code import cut
 from nsys_sync.trace.tables import NO_PROCESS, UNNAMED, BoolArray
 
 MIGRATION_KINDS = (11, 12, 13)
@@ -169,8 +170,8 @@ def trace_report(
     processes = _processes(one, shown)
     return model.TraceReport(
         name=trace.name,
-        nsys_version=trace.metadata.nsys_version,
-        schema_version=trace.metadata.schema_version,
+        nsys_version=cut(trace.metadata.nsys_version) if trace.metadata.nsys_version else None,
+        schema_version=cut(trace.metadata.schema_version) if trace.metadata.schema_version else None,
         capture_start_utc=trace.metadata.capture_start_utc,
         devices=tuple(_device(one, account, shown, site_of_operation) for account in one.accounts),
         processes=processes,
@@ -215,7 +216,7 @@ def _device(
 
     return model.Device(
         id=time.device_id,
-        name=one.trace.device_names.get(time.device_id) or None,
+        name=cut(one.trace.device_names.get(time.device_id, "")) or None,
         processes=tuple(int(process) & PID_MASK for process in time.process_ids if process != NO_PROCESS),
         window_start_ns=start,
         window_ns=length,
@@ -406,7 +407,7 @@ def _coverage(one: Attributed, shown: TraceOperations, processes: Sequence[model
         operations=len(shown),
         located_by=tuple((HOW[code], int(count)) for code, count in enumerate(how) if count),
         not_captured=(
-            *trace.not_captured,
+            *map(cut, trace.not_captured),
             *((f"native stacks: {trace.native.refused}",) if trace.native.refused else ()),
         ),
         warnings=(*_warnings(one), *_without_source(one, shown)),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
+from functools import lru_cache
 
 from nsys_sync import model
 from nsys_sync.home_folders import without_home_folders
@@ -18,6 +20,8 @@ _LIBRARY = re.compile(
     """,
     re.VERBOSE,
 )
+LONGEST_NAME = 1_000
+"""Characters of a name in a result: more tells nobody more, and a result has names by the hundred thousand."""
 _NOTEBOOK_CELL = re.compile(r"^<ipython-input-|^<stdin>$|/ipykernel_\d+/")
 
 
@@ -38,11 +42,28 @@ def is_user_code(path: str, user_globs: Iterable[str] = (), library_globs: Itera
 
 
 def shown(text: str, private_names: Mapping[str, str]) -> str:
-    """A path or other text of a trace with home folders as `~`, and each private name as what stands for it."""
+    """A path or other text of a trace, `cut`, with home folders as `~` and each private name as what stands for it."""
     text = without_home_folders(text)
     for name, stands_for in private_names.items():
-        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", stands_for, text)
-    return text
+        if name in text:
+            text = _word(name).sub(stands_for, text)
+    return cut(text)
+
+
+@lru_cache
+def _word(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])")
+
+
+def cut(text: str, longest: int = LONGEST_NAME) -> str:
+    """`text` in at most `longest` characters. The middle goes, and a hash of the whole stands for it, so that two names
+    never become one.
+    """
+    if len(text) <= longest:
+        return text
+    middle = f"…{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}…"
+    tail = (longest - len(middle)) // 2
+    return f"{text[: longest - len(middle) - tail]}{middle}{text[len(text) - tail :]}"
 
 
 def python_location(path: str, function: str, line: int) -> model.Location:

@@ -23,7 +23,7 @@ class ApiClass(IntEnum):
     KERNEL_LAUNCH = 11
 
 
-_VERSION_SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds)+\Z")
+_VERSION_SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds){1,4}\Z")
 _RULES: tuple[tuple[re.Pattern[str], ApiClass], ...] = tuple(
     (re.compile(pattern), api_class)
     for pattern, api_class in (
