@@ -106,7 +106,8 @@ def _findings(one: Attributed, group: IntArray, first: IntArray, folded: BoolArr
             dst_memory=MEMORY_KINDS.get(int(operations.dst_kind[row])) if copies else None,
             native=native.get(int(one.chain_id[row])),
             library=tuple(
-                f"{one.shown_files[python.frame_file[i]]}:{one.shown_functions[python.frame_function[i]]}" for i in inside
+                f"{one.shown_files[python.frame_file[i]]}:{one.shown_functions[python.frame_function[i]]}"
+                for i in inside
             ),
             exact=bool(exact[row]),
         )

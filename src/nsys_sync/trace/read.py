@@ -350,15 +350,16 @@ def _read_nvtx(file: SqliteFile) -> pd.DataFrame:
     optional = [column for column in ("text", "textId", "domainId") if file.has(s.NVTX, column)]
     events = file.source(s.NVTX, "start", "end", "eventType", "globalTid", *optional)
     text = "e.text" if "text" in optional else "NULL"
-    registered = "r.value" if "textId" in optional else "NULL"
-    join = f'LEFT JOIN {_strings_source(file)} r ON r.id = e."textId"' if "textId" in optional else ""
+    # Not joined to the strings: a registered name would be there once a range, and it can be long.
+    registered = f'CASE WHEN {text} IS NULL AND typeof(e."textId") = \'integer\' THEN e."textId" ELSE -1 END'
     domain = 'coalesce(e."domainId", 0)' if "domainId" in optional else "0"
     # Before 2022 no column took NULL, and an end that is not known was written as 0.
     end = 'nullif(e."end", 0)' if file.is_not_null(s.NVTX, "end") else 'e."end"'
     table = file.arrow(
         f"SELECT e.start AS start_ns, coalesce({end}, {NEVER_ENDED}) AS end_ns, "
-        f"e.\"globalTid\" AS global_tid, CAST(coalesce({text}, {registered}, '') AS BLOB) AS name, "
-        f'{domain} AS domain_id, e."eventType" AS event_type FROM {events} e {join} '
+        f"e.\"globalTid\" AS global_tid, CAST(coalesce({text}, '') AS BLOB) AS name, "
+        f"{registered if 'textId' in optional else '-1'} AS name_id, "
+        f'{domain} AS domain_id, e."eventType" AS event_type FROM {events} e '
         f"WHERE e.\"eventType\" IN ({kinds}) AND typeof(e.start) = 'integer' AND typeof(e.\"globalTid\") = 'integer' "
         f"AND typeof(coalesce(e.\"end\", 0)) = 'integer' AND typeof({domain}) = 'integer'"
     )
@@ -370,9 +371,14 @@ def _read_nvtx(file: SqliteFile) -> pd.DataFrame:
     columns = {name: table.column(name).to_numpy() for name in ("start_ns", "end_ns", "global_tid", "domain_id")}
     columns["end_ns"] = np.where(columns["end_ns"] > LATEST_TIME, NEVER_ENDED, columns["end_ns"])
     names = table.column("name").combine_chunks().dictionary_encode()
+    id_codes, ids = pd.factorize(table.column("name_id").to_numpy())
+    registered_names = _strings(file, ids.tolist())
     # Two names that differ only in broken bytes look alike then, and categories must differ.
     shown = [bytes(name).decode("utf-8", "replace") for name in names.dictionary.to_pylist()]
-    shown_codes, name_index = pd.factorize(np.array(shown, dtype=object))
+    name_codes = np.where(ids[id_codes] >= 0, len(shown) + id_codes, names.indices.to_numpy())
+    shown += [registered_names.get(name_id, "") for name_id in ids.tolist()]
+    used, name_codes = np.unique(name_codes, return_inverse=True)
+    shown_codes, name_index = pd.factorize(np.array([shown[code] for code in used.tolist()], dtype=object))
     domains = _domain_names(file)
     keys = pd.MultiIndex.from_arrays([process_of(columns["global_tid"]), columns["domain_id"]])
     key_codes, unique_keys = pd.factorize(keys)
@@ -384,9 +390,7 @@ def _read_nvtx(file: SqliteFile) -> pd.DataFrame:
             "start_ns": columns["start_ns"],
             "end_ns": np.maximum(columns["end_ns"], columns["start_ns"]),
             "global_tid": columns["global_tid"],
-            "name": pd.Categorical.from_codes(
-                shown_codes[names.indices.to_numpy()], categories=pd.Index(name_index, dtype=object)
-            ),
+            "name": pd.Categorical.from_codes(shown_codes[name_codes], categories=pd.Index(name_index, dtype=object)),
             "domain": pd.Categorical.from_codes(domain_codes[key_codes], categories=domain_index),
             "is_push_pop": np.isin(table.column("event_type").to_numpy(), s.NVTX_PUSH_POP),
         }
@@ -577,20 +581,20 @@ def _asked_callchains(file: SqliteFile) -> tuple[int, int]:
 
 def read_native_stacks(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, tuple[tuple[str, str], ...]]:
     """Chain id → ((symbol, module), …), innermost first."""
-    result: dict[int, list[tuple[str, str]]] = {}
-    strings = _strings_source(file)
+    found: list[tuple[Any, ...]] = []
     wanted = sorted(set(chain_ids))
     for begin in range(0, len(wanted), STRINGS_PER_QUERY):
         ids = ", ".join(str(chain) for chain in wanted[begin : begin + STRINGS_PER_QUERY])
-        rows = file.rows(
-            "SELECT DISTINCT c.id, c.stackDepth, y.value, m.value "
-            f"FROM {file.source(s.CALLCHAINS, *_CALLCHAIN_COLUMNS)} c "
-            f"LEFT JOIN {strings} y ON y.id = c.symbol LEFT JOIN {strings} m ON m.id = c.module "
-            f"WHERE c.id IN ({ids}) ORDER BY c.id, c.stackDepth",
+        found += file.rows(
+            f"SELECT DISTINCT id, stackDepth, symbol, module FROM {file.source(s.CALLCHAINS, *_CALLCHAIN_COLUMNS)} "
+            f"WHERE id IN ({ids}) ORDER BY id, stackDepth",
             (int, int, object, object),
         )
-        for chain, _, symbol, module in rows:
-            result.setdefault(chain, []).append((str(symbol or "[unknown]"), str(module or "[unknown]")))
+    # Read once each, not joined: thousands of stacks share their frames.
+    names = _strings(file, list({name for *_, symbol, module in found for name in (symbol, module) if isinstance(name, int)}))
+    result: dict[int, list[tuple[str, str]]] = {}
+    for chain, _, symbol, module in found:
+        result.setdefault(chain, []).append((names.get(symbol) or "[unknown]", names.get(module) or "[unknown]"))
     return {chain: tuple(frames) for chain, frames in result.items()}
 
 
@@ -690,11 +694,11 @@ def _read_thread_names(file: SqliteFile) -> dict[int, str]:
     if not file.has(s.THREADS, "globalTid", "nameId"):
         return {}
     rows = file.rows(
-        f"SELECT t.globalTid, y.value FROM {file.source(s.THREADS, 'globalTid', 'nameId')} t "
-        f"JOIN {_strings_source(file)} y ON y.id = t.nameId",
-        (int, str),
+        f'SELECT "globalTid", "nameId" FROM {file.source(s.THREADS, "globalTid", "nameId")}',
+        (int, int),
     )
-    return dict(rows)
+    names = _strings(file, list({name for _, name in rows}))
+    return {tid: names[name] for tid, name in rows if name in names}
 
 
 class _CudaDevices:
