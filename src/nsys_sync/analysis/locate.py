@@ -64,21 +64,19 @@ def _matching_event(python: PythonEvents, exact: IntArray, calls: Calls, call: I
     result = np.full(len(call), -1, dtype=np.int64)
     if not len(exact) or not len(call):
         return result
-    event_start, event_tid = python.start_ns[exact], python.global_tid[exact]
     # Of two stacks of one call the deeper one, whatever the order of the rows.
     line = python.frame_line[python.first[exact]]
-    order = np.lexsort((line, -python.count[exact], event_start, event_tid))
-    exact, event_start, event_tid = exact[order], event_start[order], event_tid[order]
-    tids, first = np.unique(event_tid, return_index=True)
-    bounds = np.append(first, len(event_tid))
-    call_tid = calls.global_tids[calls.thread[call]]
-    for code, tid in enumerate(tids):
-        own = np.flatnonzero(call_tid == tid)
-        times = event_start[bounds[code] : bounds[code + 1]]
+    exact = exact[np.lexsort((line, -python.count[exact], python.start_ns[exact]))]
+    of_event = _by_thread(python.global_tid[exact])
+    for tid, own in _by_thread(calls.global_tids[calls.thread[call]]).items():
+        if tid not in of_event:
+            continue
+        events = exact[of_event[tid]]
+        times = python.start_ns[events]
         at = np.searchsorted(times, calls.start[call[own]])
         at[at == len(times)] = 0
         hit = times[at] == calls.start[call[own]]
-        result[own[hit]] = exact[bounds[code] + at[hit]]
+        result[own[hit]] = events[at[hit]]
     return result
 
 
@@ -139,18 +137,19 @@ def innermost_range(nvtx: pd.DataFrame, global_tid: IntArray, time: IntArray) ->
     Ranges need not nest: each domain of a thread has its own stack, and start/end ranges overlap as they please.
     """
     result = np.full(len(time), -1, dtype=np.int64)
-    tids = nvtx["global_tid"].to_numpy()
-    for tid in np.unique(global_tid) if len(nvtx) else []:
-        rows = np.flatnonzero(tids == tid)
-        if not len(rows):
+    if not len(nvtx):
+        return result
+    of_range, of_time = _by_thread(nvtx["global_tid"].to_numpy()), _by_thread(global_tid)
+    for tid, own in of_time.items():
+        rows = of_range.get(tid)
+        if rows is None:
             continue
         start, end = nvtx["start_ns"].to_numpy()[rows], nvtx["end_ns"].to_numpy()[rows]
         order = np.lexsort((-end, start))
         rows, start, end = rows[order], start[order], end[order]
-        asked = np.flatnonzero(global_tid == tid)
-        begun = np.searchsorted(start, time[asked], side="right")
-        index = _last_above(end, begun, time[asked])
-        result[asked[index >= 0]] = rows[index[index >= 0]]
+        begun = np.searchsorted(start, time[own], side="right")
+        index = _last_above(end, begun, time[own])
+        result[own[index >= 0]] = rows[index[index >= 0]]
     return result
 
 
@@ -177,3 +176,10 @@ def _last_above(values: IntArray, stop: IntArray, limit: IntArray) -> IntArray:
         second = 2 * result[going_down] + 1
         result[going_down] = np.where(maxima[level - 1][second] > limit[going_down], second, second - 1)
     return result
+
+
+def _by_thread(global_tid: IntArray) -> dict[int, IntArray]:
+    """For each thread its rows, in order."""
+    order = np.argsort(global_tid, kind="stable")
+    tids, first = np.unique(global_tid[order], return_index=True)
+    return dict(zip(tids.tolist(), np.split(order, first[1:]), strict=False))

@@ -33,6 +33,7 @@ STEP_NAME = re.compile(
 )
 LONGEST_QUOTED = 100
 """Characters of a range's name in an error."""
+_DIGITS = re.compile(r"\d+")
 LOADING_ENDS_AFTER_LAUNCHES = 256
 """Module loading is start-up while fewer launches than this lie between two loads (first-use loading in a loop)."""
 
@@ -115,7 +116,7 @@ def _select(trace: Trace, device_windows: Sequence[tuple[int, int]], options: Op
 
 def family(name: str) -> str:
     """`step 12` → `step *`: names that differ in their digits are one family."""
-    return re.sub(r"\d+", "*", name)
+    return _DIGITS.sub("*", name)
 
 
 def families(nvtx: pd.DataFrame) -> tuple[IntArray, tuple[str, ...]]:
@@ -124,15 +125,16 @@ def families(nvtx: pd.DataFrame) -> tuple[IntArray, tuple[str, ...]]:
         return np.empty(0, dtype=np.int64), ()
     names = nvtx["name"].cat.categories
     codes = nvtx["name"].cat.codes.to_numpy()
-    used = np.unique(codes)
-    members: dict[str, list[int]] = {}
-    for code in used:
-        members.setdefault(family(str(names[code])), []).append(int(code))
+    used = np.flatnonzero(np.bincount(codes, minlength=len(names)))
+    own_names = [str(name) for name in names[used].tolist()]
+    family_of_used, found = pd.factorize(np.array([family(name) for name in own_names], dtype=object))
+    members = np.bincount(family_of_used)
+    labels = [str(label) for label in found]
+    for code, name in zip(family_of_used.tolist(), own_names, strict=True):
+        if members[code] == 1:
+            labels[code] = name
     family_of = np.full(len(names), -1, dtype=np.int64)
-    labels: list[str] = []
-    for label, own in members.items():
-        family_of[own] = len(labels)
-        labels.append(str(names[own[0]]) if len(own) == 1 else label)
+    family_of[used] = family_of_used
     return family_of[codes], tuple(labels)
 
 
@@ -157,66 +159,90 @@ def find_steps(trace: Trace, calls: Calls) -> tuple[str, pd.DataFrame] | None:
     ranges = ranges[ranges["is_push_pop"] & (ranges["end_ns"] != NEVER_ENDED)] if len(ranges) else ranges
     if len(ranges) < FEWEST_STEPS:
         return None
+    ranges = ranges[~ranges.duplicated(["global_tid", "start_ns", "end_ns", "name"])]  # rows that were written twice
     codes, labels = families(ranges)
-    launches = _launches_by_thread(calls)
-    best: tuple[tuple[bool, int, int], str, pd.DataFrame] | None = None
-    counts = np.bincount(codes, minlength=len(labels))
-    for code in np.flatnonzero(counts >= FEWEST_STEPS):
-        own = ranges[codes == code].sort_values(["global_tid", "start_ns", "end_ns"], kind="stable")
-        own = own[~own.duplicated(["global_tid", "start_ns", "end_ns", "name"])]  # rows that were written twice
-        start, end, tid = (own[name].to_numpy() for name in ("start_ns", "end_ns", "global_tid"))
-        if ((tid[1:] == tid[:-1]) & (start[1:] < end[:-1])).any():
-            continue
-        tids, first, number = np.unique(tid, return_index=True, return_counts=True)
-        looping = number >= FEWEST_STEPS
-        last = first + number - 1
-        span = int((end[last] - end[first])[looping].sum())
-        before = np.concatenate(([0], np.cumsum(end - start)))
-        after_first = int((before[last + 1] - before[first + 1])[looping].sum())
-        numbers_steps = own["name"].nunique() > 1 and STEP_NAME.fullmatch(labels[code]) is not None
-        if not looping.any() or not (numbers_steps or after_first >= STEPS_COVER * span):
-            continue
-        inside = sum(_number_inside(launches.get(one), start[tid == one], end[tid == one]) for one in tids.tolist())
-        rank = (numbers_steps, inside, int(before[-1]))
-        if best is None or rank > best[0]:
-            best = (rank, labels[code], own.sort_values("start_ns", kind="stable").reset_index(drop=True))
-    return None if best is None else (best[1], best[2])
+    # One row a range, sorted so that each family's ranges on each thread stand together; `group` is one such run.
+    tid, name = ranges["global_tid"].to_numpy(), ranges["name"].cat.codes.to_numpy()
+    order = np.lexsort((ranges["end_ns"].to_numpy(), ranges["start_ns"].to_numpy(), tid, codes))
+    start, end = ranges["start_ns"].to_numpy()[order], ranges["end_ns"].to_numpy()[order]
+    tid, family_of = tid[order], codes[order]
+    joined = (family_of[1:] == family_of[:-1]) & (tid[1:] == tid[:-1])
+    first = np.flatnonzero(np.concatenate(([True], ~joined)))
+    last = np.append(first[1:], len(order)) - 1
+    family_of_group = family_of[first]
+    looping = last - first + 1 >= FEWEST_STEPS
+
+    def summed(values: IntArray, code: IntArray) -> IntArray:
+        result = np.zeros(len(labels), dtype=np.int64)
+        np.add.at(result, code, values)
+        return result
+
+    length = summed(end - start, family_of)
+    span = summed((end[last] - end[first])[looping], family_of_group[looping])
+    before = np.concatenate(([0], np.cumsum(end - start)))
+    after_first = summed((before[last + 1] - before[first + 1])[looping], family_of_group[looping])
+    names_of_family = pd.unique(codes * (int(name.max()) + 1) + name) // (int(name.max()) + 1)
+    several_names = np.bincount(names_of_family, minlength=len(labels)) > 1
+    numbers_steps = several_names & np.array([STEP_NAME.fullmatch(label) is not None for label in labels])
+    convincing = np.isin(np.arange(len(labels)), family_of_group[looping])
+    convincing[family_of[1:][joined & (start[1:] < end[:-1])]] = False
+    convincing &= numbers_steps | (after_first >= STEPS_COVER * span)
+    if not convincing.any():
+        return None
+    inside = summed(_launches_inside(calls, tid, start, end), family_of)
+    code = int(np.lexsort((-length, -inside, ~numbers_steps, ~convincing))[0])
+    own = ranges[codes == code].sort_values(["global_tid", "start_ns", "end_ns"], kind="stable")
+    return labels[code], own.sort_values("start_ns", kind="stable").reset_index(drop=True)
 
 
-def _launches_by_thread(calls: Calls) -> dict[int, IntArray]:
-    """When each thread (its global id) launched GPU work, in order."""
+def _launches_inside(calls: Calls, tid: IntArray, start: IntArray, end: IntArray) -> IntArray:
+    """For each range how often its own thread launched GPU work in it."""
     launching = distinct(calls.launched_by[calls.launched_by >= 0])  # sorted by (thread, start), as calls are
     thread, first = np.unique(calls.thread[launching], return_index=True)
-    times = np.split(calls.start[launching], first[1:])
-    return dict(zip(calls.global_tids[thread].tolist(), times, strict=False))
-
-
-def _number_inside(times: IntArray | None, start: IntArray, end: IntArray) -> int:
-    if times is None:
-        return 0
-    return int((np.searchsorted(times, end) - np.searchsorted(times, start)).sum())
+    bounds = np.append(first, len(launching))
+    result = np.zeros(len(tid), dtype=np.int64)
+    rows_by_tid = np.argsort(tid, kind="stable")
+    rows = np.searchsorted(tid[rows_by_tid], np.stack((calls.global_tids[thread], calls.global_tids[thread] + 1)))
+    for number in range(len(thread)):
+        times = calls.start[launching[bounds[number] : bounds[number + 1]]]
+        own = rows_by_tid[rows[0, number] : rows[1, number]]
+        result[own] = np.searchsorted(times, end[own]) - np.searchsorted(times, start[own])
+    return result
 
 
 def startup_ends(trace: Trace, calls: Calls, steps: pd.DataFrame | None) -> list[StartupEnd]:
     """For each process with GPU work that has one: before its first step where it has steps, else before its first
     NVTX range, else its front of module loading and context creation, before its first GPU work or going on after it.
     """
-    ranges = user_ranges(trace)
+    begins = [
+        (name, _first_by_process(table))
+        for name, table in (("its first step", steps), ("its first NVTX range", user_ranges(trace)))
+        if table is not None
+    ]
     is_launch = np.zeros(len(calls), dtype=bool)
     is_launch[calls.launched_by[calls.launched_by >= 0]] = True
     launches = np.flatnonzero(is_launch)
+    process_of_launch = calls.process_of(launches)
+    order = np.lexsort((calls.start[launches], process_of_launch))
+    processes, first = np.unique(process_of_launch[order], return_index=True)
+    launched = np.split(calls.start[launches[order]], first[1:])
     result = []
-    for code in distinct(calls.process_of(launches)).tolist():
-        own_launches = np.sort(calls.start[launches[calls.process_of(launches) == code]], kind="stable")
-        for name, table in (("its first step", steps), ("its first NVTX range", ranges)):
-            if table is not None and len(table):
-                own = table["start_ns"].to_numpy()[table["global_tid"].to_numpy() >> 24 == calls.processes[code]]
-                if len(own):
-                    result.append(StartupEnd(code, int(own.min()), f"before {name}"))
-                    break
+    for code, own_launches in zip(processes.tolist(), launched, strict=False):
+        process = int(calls.processes[code])
+        known = next(((name, begin[process]) for name, begin in begins if process in begin), None)
+        if known is not None:
+            result.append(StartupEnd(code, known[1], f"before {known[0]}"))
         else:
             result.append(_end_of_loading(calls, code, own_launches))
     return result
+
+
+def _first_by_process(ranges: pd.DataFrame) -> dict[int, int]:
+    """When the first of each process's ranges begins."""
+    if not len(ranges):
+        return {}
+    first = ranges["start_ns"].groupby(ranges["global_tid"].to_numpy() >> 24).min()
+    return dict(zip(first.index.tolist(), first.tolist(), strict=True))
 
 
 def _end_of_loading(calls: Calls, process: int, launches: IntArray) -> StartupEnd:

@@ -591,7 +591,9 @@ def read_native_stacks(file: SqliteFile, chain_ids: Iterable[int]) -> dict[int, 
             (int, int, object, object),
         )
     # Read once each, not joined: thousands of stacks share their frames.
-    names = _strings(file, list({name for *_, symbol, module in found for name in (symbol, module) if isinstance(name, int)}))
+    names = _strings(
+        file, list({name for *_, symbol, module in found for name in (symbol, module) if isinstance(name, int)})
+    )
     result: dict[int, list[tuple[str, str]]] = {}
     for chain, _, symbol, module in found:
         result.setdefault(chain, []).append((names.get(symbol) or "[unknown]", names.get(module) or "[unknown]"))
