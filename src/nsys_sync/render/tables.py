@@ -191,7 +191,7 @@ def to_csv_bytes(table: pa.Table) -> bytes:
 
 
 def to_parquet_bytes(table: pa.Table) -> bytes:
-    """The table as one Parquet file, names exactly as in the trace."""
+    """The table as one Parquet file, names exactly as in the result."""
     out = io.BytesIO()
     pyarrow.parquet.write_table(table, out, compression="zstd")
     return out.getvalue()

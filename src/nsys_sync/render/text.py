@@ -4,7 +4,7 @@ from __future__ import annotations
 
 NOT_KNOWN = "not known"
 NAME_LENGTH = 300
-"""Characters of one name that a person gets to see. The JSON report has it in full."""
+"""Characters of one name that a person gets to see. The JSON report has more of it."""
 
 _UNITS = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
 
