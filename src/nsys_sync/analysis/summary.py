@@ -359,14 +359,15 @@ def _steps(one: Attributed, shown: TraceOperations) -> model.Steps | None:
             figures[name][uses] += intervals.within(start[uses], end[uses])
         if one.refusal(account):
             known &= ~uses
-    names = one.steps["name"].astype(str).to_numpy()
+    name_code, names = one.steps["name"].cat.codes.to_numpy(), one.steps["name"].cat.categories
+    shown_name = {code: one.shown(str(names[code])) for code in np.unique(name_code).tolist()}
     return model.Steps(
         pattern=one.shown(one.step_pattern),
         selected=one.selection.nvtx_pattern is not None,
         skipped=one.selection.skipped,
         steps=tuple(
             model.Step(
-                name=one.shown(str(names[i])),
+                name=shown_name[int(name_code[i])],
                 pid=int(process[i]) & PID_MASK,
                 start_ns=int(start[i]),
                 end_ns=int(end[i]),
