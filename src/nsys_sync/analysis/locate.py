@@ -145,10 +145,6 @@ def innermost_range(nvtx: pd.DataFrame, global_tid: IntArray, time: IntArray) ->
         if rows is None:
             continue
         start, end = nvtx["start_ns"].to_numpy()[rows], nvtx["end_ns"].to_numpy()[rows]
-        lasting = end > start  # an empty one holds no moment, and would pass for one at the depth outside it
-        rows, start, end = rows[lasting], start[lasting], end[lasting]
-        if not len(rows):
-            continue
         order = np.lexsort((-end, start))
         rows, start, end = rows[order], start[order], end[order]
         begun = np.searchsorted(start, time[own], side="right")
