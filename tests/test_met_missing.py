@@ -134,12 +134,12 @@ def damaged(capture: Capture, name: str, tmp_path: Path, **what: bool) -> tuple[
     [
         pytest.param(
             {"calls": False},
-            "kernel launches left no GPU row",
+            "kernel launches without a GPU row",
             marks=pytest.mark.met(MISSING, "GPU rows lost in the middle", "the stretch is marked as not captured"),
         ),
         pytest.param(
             {},
-            "synchronize calls lack CUPTI's record",
+            "synchronize calls without CUPTI's record",
             marks=pytest.mark.met(
                 MISSING,
                 "calls and GPU rows lost in the middle (nsys older than CUDA)",
@@ -148,7 +148,7 @@ def damaged(capture: Capture, name: str, tmp_path: Path, **what: bool) -> tuple[
         ),
         pytest.param(
             {"injected": True},
-            "Python stacks belong to CUDA calls that are missing",
+            "Python stacks of CUDA calls that are missing",
             marks=pytest.mark.met(MISSING, "all CUDA events lost in the middle", "marked as not captured, not idle"),
         ),
     ],
@@ -204,7 +204,7 @@ def test_nothing_is_lost_in_whole_captures(name: str, capture: Capture) -> None:
 def test_a_lost_end(capture: Capture) -> None:
     trace = analyze(capture("sync_causes_distributed.schema-3.7.2")).traces[0]
     text = trace.coverage.lost_events
-    assert text and "55 synchronize calls lack CUPTI's record" in text and "to the end" in text
+    assert text and "synchronize calls without CUPTI's record: 55" in text and "to the end" in text
     assert "outside the window of GPU activity" in text
 
 
@@ -238,7 +238,7 @@ def test_refused_launches(tmp_path: Path) -> None:
     thread = trace.processes[0].thread(1)
     thread.launch(70, 75)
     path = trace.write(tmp_path / "t.sqlite")
-    assert attributed(path).lost.signs == (("kernel launches left no GPU row", 1),)
+    assert attributed(path).lost.signs == (("kernel launches without a GPU row", 1),)
     refused = changed(
         path, tmp_path, lambda c: c.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 1 WHERE start = 70")
     )

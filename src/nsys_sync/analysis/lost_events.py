@@ -112,10 +112,10 @@ def lost_events(
         threads = np.flatnonzero(calls.process_of_thread == code) if len(quiet) else NONE
         parts += [(np.full(len(quiet), thread), quiet.start, quiet.end) for thread in threads]
     signs = (
-        ("kernel launches left no GPU row", len(lost_launches)),
-        ("synchronize calls lack CUPTI's record", len(lone_syncs)),
-        ("Python stacks belong to CUDA calls that are missing", len(stack_moment)),
-        ("correlation ids belong to no call", skipped),
+        ("kernel launches without a GPU row", len(lost_launches)),
+        ("synchronize calls without CUPTI's record", len(lone_syncs)),
+        ("Python stacks of CUDA calls that are missing", len(stack_moment)),
+        ("correlation ids of no call", skipped),
     )
     thread_of_part, begin, resumed = (np.concatenate([part[i] for part in parts]) for i in range(3))
     return LostEvents(thread_of_part, begin, resumed, tuple((what, count) for what, count in signs if count))

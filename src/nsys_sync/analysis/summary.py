@@ -490,7 +490,7 @@ def _lost_events(one: Attributed) -> str | None:
     stretches = one.clipped(union(lost.begin, lost.resumed))[0]
     if not len(stretches):
         return None
-    signs = ", ".join(f"{count:,} {what}" for what, count in lost.signs)
+    signs = ", ".join(f"{what}: {count:,}" for what, count in lost.signs)
     end = int(stretches.end[-1])
     until = "to the end" if end == NEVER else f"until t = {end / 1e9:.6f} s"
     missing = ", ".join(
