@@ -159,7 +159,23 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], object], Sequence[str]]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_INPUT)
+BAD_FILES = {
+    "no such file": "a file that is not there",
+    "a folder": "a folder in the place of an export",
+    "empty": "an export of 0 bytes",
+    "only zeros": "an export of zeros",
+    "text": "a text file",
+    "only the magic": "the first 16 bytes of an export",
+    "only a header": "the first 100 bytes of an export",
+    "another database": "an SQLite database of another program",
+}
+
+
+def marked(case: str) -> pytest.MarkDecorator | tuple[()]:
+    return pytest.mark.met("3 files", BAD_FILES[case], "refused, with what to type next") if case in BAD_FILES else ()
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=marked(case)) for case in BAD_INPUT])
 def test_input_that_cannot_be_analysed(case: str, folder: Path) -> None:
     spoil, says = BAD_INPUT[case]
     spoil(folder / "t.sqlite")
@@ -174,11 +190,13 @@ def test_empty_tables_are_no_calls_either(folder: Path) -> None:
     refused("t.sqlite", cwd=folder, says=["no CUDA activity was captured"])
 
 
+@pytest.mark.met("3 files", "a file named .nsys-rep that is no report", "refused")
 def test_what_is_named_like_a_report_and_is_none(folder: Path) -> None:
     (folder / "run.nsys-rep").write_bytes(b"QDSTRM" * 100)
     refused("run.nsys-rep", cwd=folder, says=["run.nsys-rep: is no report of Nsight Systems"])
 
 
+@pytest.mark.met("3 files", "an export that this user may not read", "refused, with ls -l to type")
 def test_unreadable_input(folder: Path) -> None:
     (folder / "t.sqlite").chmod(0)
     if os.access(folder / "t.sqlite", os.R_OK):
@@ -186,6 +204,7 @@ def test_unreadable_input(folder: Path) -> None:
     refused("t.sqlite", cwd=folder, says=["cannot be read (Permission denied)"])
 
 
+@pytest.mark.met("3 files", "/dev/zero, and a pipe that nobody writes to", "refused at once")
 def test_input_that_would_never_end(folder: Path) -> None:
     """Nobody writes to the pipe: opening it would wait for ever."""
     os.mkfifo(folder / "pipe.sqlite")
@@ -197,6 +216,7 @@ def test_every_trace_is_checked(folder: Path) -> None:
     refused("t.sqlite", "u.sqlite", cwd=folder, says=["u.sqlite: no such file"])
 
 
+@pytest.mark.met("3 files", "an export cut at any byte", "refused, and nothing left beside it")
 def test_truncated_at_any_byte(small_trace: bytes, tmp_path: Path) -> None:
     from nsys_sync import analyze
     from nsys_sync.errors import TraceError
@@ -211,6 +231,7 @@ def test_truncated_at_any_byte(small_trace: bytes, tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["cut.sqlite"]
 
 
+@pytest.mark.met("3 files", "64 zero bytes anywhere in an export", "an answer, or one line")
 def test_damage_in_the_middle_is_an_error_or_no_harm(small_trace: bytes, tmp_path: Path) -> None:
     """64 zero bytes at any place: an answer or one of our errors, never anything else."""
     from nsys_sync import analyze
@@ -260,6 +281,7 @@ def test_no_trace_at_all(folder: Path) -> None:
     refused(cwd=folder, status=2)
 
 
+@pytest.mark.met("3 files", "an output that is a link to the trace", "refused: it would overwrite it")
 def test_a_link_to_the_trace_is_the_trace(folder: Path) -> None:
     (folder / "soft.json").symlink_to("t.sqlite")
     (folder / "hard.json").hardlink_to(folder / "t.sqlite")
@@ -288,6 +310,9 @@ def test_a_choice_that_leaves_nothing(case: str, folder: Path) -> None:
 # ---- errors: output
 
 
+@pytest.mark.met(
+    "11 circumstances", "an output in a folder that is not there", "one line, with another place to choose"
+)
 @pytest.mark.parametrize("where", ["nowhere/out.html", "/proc/out.html", "t.sqlite/out.html", "no/where/"])
 def test_output_that_cannot_be_written(where: str, folder: Path) -> None:
     refused("t.sqlite", "-f", "html", "-o", where, cwd=folder, says=["cannot be written", "-o"])
@@ -301,6 +326,7 @@ def test_one_format_that_cannot_be_written_leaves_no_part(folder: Path) -> None:
     assert {*state(folder)} - before <= {"t.sync.csv"}
 
 
+@pytest.mark.met("3 files", "-o that names a pipe or a device", "written to, never replaced")
 def test_a_device_stays_a_device(folder: Path) -> None:
     """`-o /dev/null` and a pipe are written to, never replaced by a file."""
     os.mkfifo(folder / "pipe.json")
@@ -315,6 +341,7 @@ def test_a_device_stays_a_device(folder: Path) -> None:
         reader.wait()
 
 
+@pytest.mark.met("3 files", "-o that names a link", "its target is written")
 def test_output_through_a_link_goes_to_its_target(folder: Path) -> None:
     (folder / "target").mkdir()
     (folder / "link.json").symlink_to("target/real.json")
@@ -323,6 +350,7 @@ def test_output_through_a_link_goes_to_its_target(folder: Path) -> None:
     assert json.loads((folder / "target" / "real.json").read_bytes())["schema_version"]
 
 
+@pytest.mark.met("11 circumstances", "standard output that is full or closed", "one line, status 1")
 def test_full_or_closed_standard_output(folder: Path) -> None:
     for redirection in (">/dev/full", ">&-"):
         line = f'exec "$0" report t.sqlite -f json -o - {redirection}'
@@ -341,6 +369,7 @@ def test_a_reader_that_has_enough(folder: Path) -> None:
 # ---- input is left alone
 
 
+@pytest.mark.met("3 files", "a read-only export in a read-only folder", "analysed, and nothing changed")
 def test_the_input_is_never_changed(capture: Capture, tmp_path: Path) -> None:
     path = tmp_path / "in" / "procs.sqlite"
     path.parent.mkdir()
@@ -353,6 +382,7 @@ def test_the_input_is_never_changed(capture: Capture, tmp_path: Path) -> None:
     path.parent.chmod(0o755)
 
 
+@pytest.mark.met("3 files", "an export in write-ahead mode", "analysed, with nothing beside it")
 def test_write_ahead_mode_leaves_nothing_beside_the_input(folder: Path) -> None:
     edit("PRAGMA journal_mode = WAL")(folder / "t.sqlite")
     assert {*state(folder)} == {"t.sqlite"}
@@ -361,6 +391,7 @@ def test_write_ahead_mode_leaves_nothing_beside_the_input(folder: Path) -> None:
     assert state(folder) == before
 
 
+@pytest.mark.met("3 files", "an unprivileged user in a folder that he may not write", "analysed; writing is refused")
 def test_a_user_without_rights(folder: Path) -> None:
     """Reads from a folder where nothing may be written, and says so where it should write there."""
     try:
@@ -380,6 +411,7 @@ def test_a_user_without_rights(folder: Path) -> None:
     assert {*state(folder)} == {*before}
 
 
+@pytest.mark.met("3 files", "blanks, quotes, `?`, `#`, `%` or no ending in the name", "analysed; so are outputs named")
 @pytest.mark.parametrize(
     "name",
     ["a b.sqlite", 'it\'s "so" 100%.sqlite', "a?b#c&mode=rw.sqlite", "%41.sqlite", "схема-数.sqlite", "noending"],
@@ -392,6 +424,7 @@ def test_odd_file_names(name: str, folder: Path) -> None:
     assert json.loads((folder / written).read_bytes())["traces"][0]["name"] == name
 
 
+@pytest.mark.met("3 files", "a link to an export, and a name that begins with a dash", "analysed")
 def test_leading_dash_and_link(folder: Path) -> None:
     (folder / "t.sqlite").rename(folder / "-t.sqlite")
     (folder / "link.sqlite").symlink_to("-t.sqlite")
@@ -400,6 +433,7 @@ def test_leading_dash_and_link(folder: Path) -> None:
     assert (folder / "-t.sync.csv").read_bytes() == (folder / "link.sync.csv").read_bytes()
 
 
+@pytest.mark.met("3 files", "a name that is no UTF-8, in every format", "analysed")
 def test_file_names_that_are_no_text(folder: Path) -> None:
     name = b"t\xff.sqlite"
     (folder / "t.sqlite").rename(folder / os.fsdecode(name))
@@ -407,6 +441,7 @@ def test_file_names_that_are_no_text(folder: Path) -> None:
     assert done.returncode == 0, done.stderr.decode(errors="replace")
 
 
+@pytest.mark.met("3 files", "a newline and escape codes in the name", "shown escaped")
 def test_names_cannot_steer_the_terminal(folder: Path) -> None:
     (folder / "t.sqlite").rename(folder / "t\n\x1b[31m.sqlite")
     done = run("t\n\x1b[31m.sqlite", cwd=folder)
@@ -517,6 +552,7 @@ def test_version_and_help(tmp_path: Path) -> None:
         assert done.returncode == 0 and done.stdout and not done.stderr, arguments
 
 
+@pytest.mark.met("11 circumstances", "NO_COLOR, LANG=C, COLUMNS, FORCE_COLOR without a terminal", "no escape codes")
 @pytest.mark.parametrize(
     "env",
     [

@@ -476,6 +476,7 @@ def test_the_programs_own_mode_is_kept_and_still_counted(folder: Path) -> None:
     assert seen(found) == {(4, "scalar-read"): 1, (8, "scalar-read"): 1, (15, "scalar-read"): 1}
 
 
+@pytest.mark.met("11 circumstances", "detect on a full disk", "the program goes on")
 def test_a_full_disk_ends_the_recording_and_not_the_program(folder: Path) -> None:
     (folder / "train.py").write_text(LOOP + "print('done')\n", "utf-8")
     done = run(folder, *command(sys.executable, folder / "missing", ["train.py"]))
@@ -540,6 +541,7 @@ def test_whose_code_it_is_can_be_said(folder: Path) -> None:
     assert site["cause"]["evidence"][0].endswith("/work/vendored.py:2 was at `.item()` when PyTorch warned")
 
 
+@pytest.mark.met("11 circumstances", "detect that cannot write", "the program's status")
 def test_a_report_that_cannot_be_written_leaves_the_programs_status(folder: Path) -> None:
     (folder / "train.py").write_text("raise SystemExit(6)", "utf-8")
     done = detect(folder, "-o", "/proc/nowhere.json", "train.py")

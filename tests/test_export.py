@@ -67,6 +67,7 @@ def test_the_cache_is_used_again_and_only_then(report: Path) -> None:
     assert export.cached_export(report, find_nsys, silent).stat().st_mtime_ns > first
 
 
+@pytest.mark.met("3 files", "a kept export that is damaged, or of another nsys", "made anew")
 @pytest.mark.parametrize("damage", ["zeroed", "zeros in the middle", "cut", "gone", "another nsys", "another version"])
 def test_a_damaged_or_foreign_cache_is_never_trusted(report: Path, damage: str) -> None:
     made = export.cached_export(report, find_nsys, silent)
@@ -88,6 +89,7 @@ def test_a_damaged_or_foreign_cache_is_never_trusted(report: Path, damage: str) 
     assert backtraces(export.cached_export(report, find_nsys, silent)) == count
 
 
+@pytest.mark.met("11 circumstances", "kill -9 at any moment of an export", "made anew")
 def test_a_kill_at_any_moment_leaves_nothing_that_is_trusted(report: Path) -> None:
     expected = backtraces(export.cached_export(report, find_nsys, silent))
     begin = time.monotonic()
@@ -116,6 +118,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_is_trusted(report: Path) -> No
     assert not list(report.parent.glob("*.html")) and not list(report.parent.glob("*.part"))
 
 
+@pytest.mark.met("3 files", "a report in a folder that cannot be written", "the user's cache")
 def test_a_folder_that_cannot_be_written_uses_the_users_cache(
     report: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -126,6 +129,7 @@ def test_a_folder_that_cannot_be_written_uses_the_users_cache(
     assert export.cached_export(report, find_nsys, silent) == made
 
 
+@pytest.mark.met("3 files", "a report named .qdrep", "exported")
 def test_old_reports_have_another_ending(report: Path) -> None:
     old = report.with_suffix(".qdrep")
     report.rename(old)
@@ -139,6 +143,7 @@ def test_progress_is_nsyss_own(report: Path) -> None:
     assert all(0 <= percent <= 100 for _, percent in seen)
 
 
+@pytest.mark.met("11 circumstances", "SIGTERM during an export", "status 143, and nothing beside the report")
 def test_sigterm_leaves_nothing_behind(report: Path) -> None:
     process = subprocess.Popen(
         [NSYS_SYNC, "report", str(report)], cwd=report.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -149,4 +154,4 @@ def test_sigterm_leaves_nothing_behind(report: Path) -> None:
         time.sleep(0.01)
     process.terminate()
     assert process.wait(timeout=30) == 128 + signal.SIGTERM
-    assert list(folder.iterdir()) == []
+    assert not folder.exists()

@@ -227,6 +227,7 @@ def started(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.met("11 circumstances", "Ctrl-C during profile", "the capture is kept")
 def test_control_c_reaches_the_program_and_the_capture_is_kept(tmp_path: Path) -> None:
     program(tmp_path, LOOP)
     process = started(tmp_path)
@@ -237,6 +238,7 @@ def test_control_c_reaches_the_program_and_the_capture_is_kept(tmp_path: Path) -
     assert (tmp_path / "program.nsys-rep").exists()
 
 
+@pytest.mark.met("11 circumstances", "Ctrl-C twice on a program that ignores it", "both nsys and program end")
 def test_a_second_control_c_ends_it(tmp_path: Path) -> None:
     program(tmp_path, STUBBORN)
     process = started(tmp_path)
@@ -283,6 +285,7 @@ def test_export_of_a_real_report(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.met("3 files", "a report that is none, is cut, or of a newer nsys", "refused, with what to do")
 def test_reports_that_nsys_cannot_read(tmp_path: Path) -> None:
     program(tmp_path, "")
     assert profile(tmp_path, "--no-report", "program.py").returncode == 0
@@ -313,6 +316,7 @@ def test_a_program_that_never_ran_is_no_success(tmp_path: Path) -> None:
     assert "nsys wrote no report" in done.stderr
 
 
+@pytest.mark.met("11 circumstances", "profile with a socket as its output", "the program's output arrives")
 def test_output_to_a_socket_is_not_lost(tmp_path: Path) -> None:
     import socket
 

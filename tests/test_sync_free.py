@@ -603,6 +603,21 @@ def test_skipped_with_a_reason_without_cuda_or_pytorch(pytester: Any, monkeypatc
     result.stdout.fnmatch_lines(["*sync_free: PyTorch is not installed*"])
 
 
+@pytest.mark.met("11 circumstances", "a PyTorch that cannot be imported", "marked tests fail in one line each")
+@pytest.mark.parametrize("error", ["ImportError", "OSError"])
+def test_a_broken_pytorch_is_no_reason_to_skip(error: str, pytester: Any) -> None:
+    pytester.makepyfile(test_step=SKIPPED)
+    pytester.makepyfile(torch=f"raise {error}('libcudart.so.12: cannot open\\nshared object file')")
+    pytester.syspathinsert()
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*importlib*")
+    result.stdout.fnmatch_lines(
+        ["sync_free: PyTorch is installed and cannot be imported: libcudart.so.12: cannot open shared object file"]
+    )
+    assert "skipped" not in result.parseoutcomes()
+
+
 def test_a_run_that_does_not_use_the_plugin_imports_no_pytorch(pytester: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
     pytester.makepyfile("import sys\ndef test_it():\n    assert not {'torch', 'numpy', 'pandas'} & set(sys.modules)\n")

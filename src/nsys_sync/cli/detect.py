@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from nsys_sync.cli.outputs import SITES_IN_TERMINAL, Format, Output, OutputOption, for_terminal, plan, write_made
+from nsys_sync.cli.outputs import SITES_IN_TERMINAL, Format, Output, OutputOption, for_terminal, plan, say, write_made
 from nsys_sync.cli.selection import LibraryCodeOption, UserCodeOption
 from nsys_sync.errors import NsysSyncError, UsageError
 
@@ -62,6 +61,8 @@ def detect(
     try:
         watched = run_watched(python, arguments)
     except OSError as error:
+        if error.filename is None:  # no temporary folder, no room in it, or no more processes
+            raise
         raise UsageError(f"{python}: does not run ({error.strerror}). Is it a Python?") from error
 
     # Read after the program has run, so that nothing of it waits for pandas.
@@ -89,7 +90,7 @@ def detect(
         # The program ran: its exit status stands.
         from nsys_sync.render.text import plain
 
-        print(f"nsys-sync: no sync report: {plain(str(error))}", file=sys.stderr)
+        say(f"nsys-sync: no sync report: {plain(str(error))}")
     raise typer.Exit(watched.exit_status)
 
 

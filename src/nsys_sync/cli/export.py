@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
+import errno
+import os
 import tempfile
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from nsys_sync.cli.outputs import stem_of, would_replace
+from nsys_sync.cli.outputs import say, stem_of, would_replace
 from nsys_sync.cli.progress import shown_progress
 from nsys_sync.errors import OutputError, UsageError
 from nsys_sync.regular_files import is_folder, with_a_name
+from nsys_sync.render.text import plain
+
+CHUNK = 1 << 20
 
 
 def export(
@@ -39,10 +42,12 @@ def export(
 
     Of a Parquet folder, the tables that an analysis reads are exported.
     """
-    from nsys_sync.nsys.export import is_report
+    from nsys_sync.nsys.export import is_report, require_report
 
     if not is_report(trace) and not is_folder(trace) and not scrub:
         raise UsageError(f"{trace}: is no report (.nsys-rep), so there is nothing to export. To clean it, add --scrub")
+    if is_report(trace):
+        require_report(trace)
     trace = with_a_name(trace)
     target = output or trace.parent / (stem_of(trace) + (".scrubbed.sqlite" if scrub else ".sqlite"))
     if would_replace(target, trace):
@@ -58,7 +63,7 @@ def export(
         _export(trace, target)
     else:
         _write_scrubbed(trace, target)
-    print(f"Wrote {target}", file=sys.stderr)
+    say(f"Wrote {plain(str(target))}")
 
 
 def _export(trace: Path, target: Path) -> None:
@@ -81,16 +86,35 @@ def _write_scrubbed(trace: Path, target: Path) -> None:
     from nsys_sync.trace.sqlite_file import SqliteFile
 
     try:
-        folder = tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+            copy = Path(folder) / "copy.sqlite"
+            if is_report(trace) or is_folder(trace):
+                _export(trace, copy)
+            else:
+                with closing(SqliteFile(trace)):
+                    _copy(trace, copy)
+            removed = scrub(copy)
+            copy.replace(target)
     except OSError as error:
         raise OutputError(f"{target}: cannot be written ({error.strerror}). Name another place with -o") from error
-    with folder as name:
-        copy = Path(name) / "copy.sqlite"
-        if is_report(trace) or is_folder(trace):
-            _export(trace, copy)
-        else:
-            with closing(SqliteFile(trace)):
-                shutil.copyfile(trace, copy)
-        removed = scrub(copy)
-        copy.replace(target)
-    print(removed, file=sys.stderr)
+    say(str(removed))
+
+
+def _copy(trace: Path, copy: Path) -> None:
+    """Holes stay holes: a file of 10 GB can have 1 MB in it, and the disk room for no more."""
+    with trace.open("rb") as source, copy.open("wb") as target:
+        size = os.fstat(source.fileno()).st_size
+        end = 0
+        while end < size:
+            try:
+                begin = os.lseek(source.fileno(), end, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                break  # the rest is a hole
+            end = os.lseek(source.fileno(), begin, os.SEEK_HOLE)
+            target.seek(begin)
+            source.seek(begin)
+            while chunk := source.read(min(CHUNK, end - source.tell())):
+                target.write(chunk)
+        target.truncate(size)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import os
 import signal
 import sys
 from types import FrameType
-from typing import Annotated, cast
+from typing import Annotated, NoReturn, cast
 
 import typer
 
 from nsys_sync import __version__
 from nsys_sync.cli import check, demo, detect, diff, doctor, export, profile, report
-from nsys_sync.cli.outputs import discard_standard_output
+from nsys_sync.cli.memory import with_memory
+from nsys_sync.cli.outputs import flush_standard_output, say
 from nsys_sync.cli.program_arguments import EndsAtProgram
 from nsys_sync.errors import NsysSyncError
 
@@ -28,13 +32,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 PROGRAM_OPTIONS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
-app.command("detect", cls=EndsAtProgram, context_settings=PROGRAM_OPTIONS)(detect.detect)
-app.command("profile", cls=EndsAtProgram, context_settings=PROGRAM_OPTIONS)(profile.profile)
-app.command("report")(report.report)
-app.command("diff")(diff.diff)
-app.command("check")(check.check)
-app.command("export")(export.export)
-app.command("demo")(demo.demo)
+app.command("detect", cls=EndsAtProgram, context_settings=PROGRAM_OPTIONS)(with_memory(detect.detect))
+app.command("profile", cls=EndsAtProgram, context_settings=PROGRAM_OPTIONS)(with_memory(profile.profile))
+app.command("report")(with_memory(report.report))
+app.command("diff")(with_memory(diff.diff))
+app.command("check")(with_memory(check.check))
+app.command("export")(with_memory(export.export))
+app.command("demo")(with_memory(demo.demo))
 app.command("doctor")(doctor.doctor)
 
 
@@ -57,25 +61,43 @@ def _options(
 
 def main() -> None:
     """Entry point: exit status 0 done, 1 failed, 2 wrong usage."""
+    _open_closed_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # LANG=C and the like: help has letters beyond ASCII
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end_tidily)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it would complain that it can keep no list of fonts
     try:
-        sys.exit(app(standalone_mode=False))
+        try:
+            status = app(standalone_mode=False)
+        finally:
+            flush_standard_output()
+        sys.exit(status)
     except NsysSyncError as error:
-        _complain(str(error))
-        sys.exit(error.exit_status)
+        _end(error.exit_status, str(error))
     except CommandLineError as error:
         message = getattr(error, "format_message", error.__str__)()
-        _complain(f"{message.rstrip('.')}. Type nsys-sync --help, or nsys-sync COMMAND --help")
-        sys.exit(EXIT_USAGE)
+        _end(EXIT_USAGE, f"{message.rstrip('.')}. Type nsys-sync --help, or nsys-sync COMMAND --help")
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)
     except MemoryError:
-        _complain("not enough memory. Use a machine with more, or, if a trace needs it, export a shorter part of that")
-        sys.exit(1)
-    except BrokenPipeError:
-        discard_standard_output()
-        sys.exit(0)
+        _end(1, "not enough memory. Use a machine with more, or, if a trace needs it, export a shorter part of that")
+    except OSError as error:  # what no command can say more of: no temporary folder, no room in it, no current folder
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _end(1, f"{where}{error.strerror or error}. Is the disk full? Another temporary folder: export TMPDIR=FOLDER")
+    except RuntimeError as error:
+        if str(error) != "can't start new thread":
+            raise
+        _end(1, "no thread can be started. See how many are allowed, and how much memory: ulimit -u; ulimit -v")
+
+
+def _open_closed_streams() -> None:
+    """In the place of a closed one would come the next file that is opened, and libraries would write into that."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(opened)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 (for good)
 
 
 def _end_tidily(number: int, _: FrameType | None) -> None:
@@ -83,10 +105,11 @@ def _end_tidily(number: int, _: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def _complain(message: str) -> None:
+def _end(status: int, message: str) -> NoReturn:
     from nsys_sync.render.text import plain
 
-    print(f"nsys-sync: error: {plain(message)}", file=sys.stderr)
+    say(f"nsys-sync: error: {plain(message)}")
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional, TextIO
 
 import typer
 
@@ -161,10 +161,10 @@ def write_made(made: Sequence[tuple[Output, bytes]], *, to_stderr: bool = False)
             _replace(one.path, content, new_folder=one.new_folder)
     for one, content in made:
         if one.path is None:
-            _print(content, to_stderr)
+            show(content, to_stderr=to_stderr)
     for one, _ in made:
         if one.path is not None:
-            print(f"Wrote {plain(str(one.path))}", file=sys.stderr)
+            say(f"Wrote {plain(str(one.path))}")
 
 
 def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation: bool) -> bytes:
@@ -196,31 +196,57 @@ def _rendered(analysis: Analysis, output: Output, top: int | None, per_operation
 
 def for_terminal(output: Output, render: Callable[[int, bool], str], *, to_stderr: bool = False) -> bytes:
     """What `render` makes of the width, and of whether colours are wanted, as bytes for where the output goes."""
-    stream = sys.stderr if to_stderr else sys.stdout
-    to_terminal = output.path is None and stream is not None and stream.isatty()
-    width = shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns if to_terminal else WIDTH_WITHOUT_TERMINAL
-    color = to_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    encoding = (stream.encoding or "utf-8") if output.path is None and stream is not None else "utf-8"
-    return render(width, color).encode(encoding, "replace")
+    stream = None if output.path is not None else sys.stderr if to_stderr else sys.stdout
+    color = stream is not None and stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    encoding = "utf-8" if stream is None else stream.encoding or "utf-8"
+    return render(WIDTH_WITHOUT_TERMINAL if stream is None else width_of(stream), color).encode(encoding, "replace")
 
 
-def discard_standard_output() -> None:
-    """To be called when its reader (`| head`) has what it wanted: Python would complain when it flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def width_of(stream: TextIO) -> int:
+    """Columns: of COLUMNS where it is set, also for a pipe, as with other programs; else of the terminal."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isascii() and given.isdigit() and int(given) > 0:
+        return int(given)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or WIDTH_WITHOUT_TERMINAL
+    except OSError:
+        return WIDTH_WITHOUT_TERMINAL
 
 
-def _print(content: bytes, to_stderr: bool) -> None:
+def say(message: str) -> None:
+    """One line on standard error, if anybody can read it there: what was done is done without it."""
+    with suppress(OSError):
+        print(message, file=sys.stderr, flush=True)
+        return
+    _discard(sys.stderr)
+
+
+def flush_standard_output() -> None:
+    """To be called before the end. Raises OutputError where it cannot be written."""
+    if sys.stdout is not None:
+        show(b"")
+
+
+def _discard(stream: TextIO) -> None:
+    """Python would complain when it flushes at its end what nobody reads, or what has no room."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def show(content: bytes, *, to_stderr: bool = False) -> None:
+    """On standard output, or standard error. Raises OutputError where it cannot be written."""
     stream = sys.stderr if to_stderr else sys.stdout
     if stream is None:
         raise OutputError("standard output is closed. Name a file with -o")
     try:
+        stream.flush()
         stream.buffer.write(content)
         stream.buffer.flush()
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError:  # whoever reads it (`| head`) has enough
+        _discard(stream)
     except OSError as error:
-        sys.stdout = None  # what is left in its buffer cannot be written at exit either
-        raise OutputError(f"standard output: cannot be written ({error.strerror}). Name a file with -o") from error
+        _discard(stream)
+        name = "standard error" if to_stderr else "standard output"
+        raise OutputError(f"{name}: cannot be written ({error.strerror}). Name a file with -o") from error
 
 
 def _replace(path: Path, content: bytes, *, new_folder: bool) -> None:

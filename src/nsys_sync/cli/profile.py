@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from nsys_sync.cli.durations import parse_duration
-from nsys_sync.cli.outputs import Format, plan, write
+from nsys_sync.cli.outputs import Format, plan, say, show, write
 from nsys_sync.cli.progress import shown_progress
 from nsys_sync.errors import NsysSyncError, UsageError
 
@@ -103,7 +103,7 @@ def profile(
     for warning in warnings:
         _say(f"warning: {warning}")
     if dry_run:
-        print(shlex.join(nsys_command))
+        show(os.fsencode(f"{shlex.join(nsys_command)}\n"))
         return
     ours = any(part.startswith("--output=") for part in nsys_command[: len(nsys_command) - len(command)])
     wanted = capturing.report_path(options.output) if ours and not options.nsys_arguments else None
@@ -186,11 +186,12 @@ def _explain(captured: Captured, capture_range: str, delay: str | None) -> None:
             "end, with exit status 134.)"
         )
     else:
-        said = " ".join(captured.messages.split())[-300:] or "nothing"
-        _say(f"error: nsys wrote no report. It said: {said}")
+        said = " ".join(captured.messages.split())[-300:]
+        why = f"It said: {said}" if said else "It said nothing. Has its temporary folder room? Type: nsys-sync doctor"
+        _say(f"error: nsys wrote no report. {why}")
 
 
 def _say(message: str) -> None:
     from nsys_sync.render.text import plain
 
-    print(f"nsys-sync: {plain(message)}", file=sys.stderr)
+    say(f"nsys-sync: {plain(message)}")

@@ -6,17 +6,22 @@ the same time and is read while it grows: nsys 2023.4 refuses to write to a pipe
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import hashlib
 import json
 import os
 import re
+import shutil
+import signal
+import sqlite3
 import subprocess
 import tempfile
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -27,6 +32,8 @@ from nsys_sync.nsys.json_backtraces import add_python_backtraces
 from nsys_sync.trace.sqlite_file import SqliteFile
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+RAW_SUFFIX = ".qdstrm"
+"""Of what nsys captures before it makes a report of it. It stays where that failed."""
 CACHE_FOLDER = ".nsys-sync"
 EXPORT_VERSION = 1
 """Of what this package makes from a report or a folder: raise it, and every cached export is made anew."""
@@ -34,6 +41,8 @@ MAGIC = b"NVIDIA Tegra Profiler Report "
 PACKED_MAGIC = (b"\x1f\x8b", b"PK\x03\x04")
 SECONDS_BETWEEN_READS = 0.05
 CHUNK = 1 << 20
+SECONDS_UNTIL_STALE = 60
+"""A folder just made may not be locked yet."""
 
 Progress = Callable[[str, int], None]
 """Called with a step's name and its percentage, as nsys gives it."""
@@ -53,8 +62,8 @@ class Provenance:
 
 
 def is_report(path: Path) -> bool:
-    """Whether the path names a report of nsys rather than an export of one."""
-    return path.suffix in REPORT_SUFFIXES
+    """Whether the path names a report of nsys, or what should have become one, rather than an export."""
+    return path.suffix in (*REPORT_SUFFIXES, RAW_SUFFIX)
 
 
 def cached_export(report: Path, nsys: Callable[[], Nsys], progress: Progress) -> Path:
@@ -97,8 +106,13 @@ def keep_export(source: Path, files: Seen, nsys_version: str, make: Callable[[Pa
     for database in places:
         if _can_write_into(database.parent):
             _provenance_file(database).unlink(missing_ok=True)
-            make(database)
-            _write_provenance(database, _provenance(database, files, nsys_version))
+            try:
+                make(database)
+            finally:
+                with suppress(OSError):  # it is empty only where nothing was exported
+                    database.parent.rmdir()
+            with suppress(OSError, OutputError):  # no room is left: the next time makes another export
+                _write_provenance(database, _provenance(database, files, nsys_version))
             return database
     raise OutputError(
         f"{source.parent}: cannot be written, and neither can {places[-1].parent}. "
@@ -117,6 +131,8 @@ def require_report(report: Path) -> None:
         raise TraceError(f"{report}: no such file. Capture one with: nsys-sync profile train.py")
     if not report.is_file():
         raise TraceError(f"{report}: is no file. Name a report that nsys profile wrote")
+    if report.suffix == RAW_SUFFIX:
+        raise TraceError(f"{report}: is a raw capture, of which nsys has made no report. {_how_to_import(report)}")
     try:
         with report.open("rb") as file:
             head = file.read(len(MAGIC))
@@ -124,12 +140,21 @@ def require_report(report: Path) -> None:
         raise TraceError(
             f"{report}: cannot be read ({error.strerror}). Check its permissions: ls -l {report}"
         ) from error
-    if not head:
-        raise TraceError(f"{report}: is empty (0 bytes). Capture again: the disk may have been full")
-    if not head.strip(b"\0"):
-        raise TraceError(f"{report}: holds only zeros. Capture again: the disk may have been full")
+    if not head or not head.strip(b"\0"):
+        what = "holds only zeros" if head else "is empty (0 bytes)"
+        raise TraceError(f"{report}: {what}. The disk may have been full: {_again(report)}")
     if head != MAGIC and not head.startswith(PACKED_MAGIC):
         raise TraceError(f"{report}: is no report of Nsight Systems. Name a file that nsys profile wrote")
+
+
+def _how_to_import(raw: Path) -> str:
+    return f"Import it with the nsys that captured it: NSYS_FOLDER/host-linux-x64/QdstrmImporter -i {raw}"
+
+
+def _again(report: Path) -> str:
+    """What to do about a report that is damaged: nsys leaves the raw capture beside it when importing fails."""
+    raw = report.with_suffix(RAW_SUFFIX)
+    return f"{raw.name} is still there. {_how_to_import(raw)} -f" if raw.is_file() else "capture again"
 
 
 def report_version(report: Path) -> str | None:
@@ -174,7 +199,13 @@ def _export_with_backtraces_from_json(report: Path, made: Path, folder: Path, ns
             raise OutputError(f"{lines}: cannot be read back ({failed[0]})")
     finally:
         _end(to_json)
-    add_python_backtraces(made, kept)
+    try:
+        add_python_backtraces(made, kept)
+    except sqlite3.Error as error:
+        raise OutputError(
+            f"{report}: its Python stacks cannot be added to its export ({error}). Free some space, or name "
+            "another place with export -o"
+        ) from error
 
 
 def _nvtx_lines(path: Path, writer: subprocess.Popen[bytes]) -> Iterator[str]:
@@ -247,10 +278,11 @@ def _what_failed(report: Path, nsys: Nsys, said: str, status: int) -> str:
         )
     if "No space left" in said:
         return f"{report}: no space left on the disk for its export. Free some, or name another place with export -o"
-    why = said.removeprefix("Exportation error:").strip()[:200] or f"exit status {status}"
+    ended = f"ended by signal {-status}, {signal.strsignal(-status)}" if status < 0 else f"exit status {status}"
+    why = said.removeprefix("Exportation error:").strip()[:200] or ended
     return (
         f"{report}: nsys {nsys.version_text} cannot export it ({why}). If the capture was interrupted or the disk was "
-        "full, the report is damaged: capture again"
+        f"full, the report is damaged: {_again(report)}"
     )
 
 
@@ -275,15 +307,23 @@ def made_whole(database: Path, mode: int) -> Iterator[Path]:
     """A file to make, in a temporary folder on the same file system, that becomes `database` once it is whole.
 
     An existing file is replaced. `mode` is that of what it is made of: it holds the same, so no wider mode.
+    What killed processes left of such folders goes: those that are old, and that no living process has locked.
     """
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
+        for left in database.parent.glob(f".{glob.escape(database.name)}.*"):
+            with suppress(OSError):
+                if left.is_dir() and time.time() - left.stat().st_mtime > SECONDS_UNTIL_STALE:
+                    with _locked(left):
+                        shutil.rmtree(left, ignore_errors=True)
         folder = tempfile.TemporaryDirectory(prefix=f".{database.name}.", dir=database.parent)
     except OSError as error:
         raise OutputError(
             f"{database.parent}: cannot be written ({error.strerror}). Name another place with -o"
         ) from error
-    with folder as name:
+    with folder as name, ExitStack() as lock:
+        with suppress(OSError):  # some network file systems lock no folders: there, none goes
+            lock.enter_context(_locked(Path(name)))
         made = Path(name) / "export.sqlite"
         yield made
         try:
@@ -295,6 +335,17 @@ def made_whole(database: Path, mode: int) -> Iterator[Path]:
             raise OutputError(
                 f"{database}: cannot be written ({error.strerror}). Name another place with -o"
             ) from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises OSError where another process has it locked."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(opened)
 
 
 def _can_write_into(folder: Path) -> bool:
@@ -327,13 +378,8 @@ def _provenance_file(database: Path) -> Path:
 
 def _write_provenance(database: Path, provenance: Provenance) -> None:
     """Comes last: without it, or with one that does not fit, the export is never trusted."""
-    target = _provenance_file(database)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=database.parent, prefix=f".{target.name}.", delete=False, encoding="utf-8"
-    ) as file:
-        json.dump(vars(provenance), file)
-    Path(file.name).chmod(database.stat().st_mode & 0o666)
-    Path(file.name).replace(target)
+    with made_whole(_provenance_file(database), database.stat().st_mode) as made:
+        made.write_text(json.dumps(vars(provenance)), encoding="utf-8")
 
 
 def _provenance(database: Path, files: Seen, nsys_version: str) -> Provenance:
