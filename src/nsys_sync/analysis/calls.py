@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ class Calls:
     """The outermost call of each thread and moment, sorted by (thread, start). All arrays have one entry a call.
 
     `thread` is a code, an index into `global_tids` (sorted), and so are process codes, into `processes` (sorted).
-    `row` is the call's row in the trace's `api` table.
+    `row` is the call's row in `api`, columns of the trace's API table.
     `launched_by[r]` is the call that launched GPU row r of the trace, or -1.
     `chained` are the calls with a callchain, and `chained_is_one_row` says which of them have no second row: nsys
     writes the row with the callchain, CUPTI the other.
@@ -45,7 +46,7 @@ class Calls:
     process_of_thread: IntArray
     chained: IntArray
     chained_is_one_row: BoolArray
-    api: pd.DataFrame
+    api: Mapping[str, IntArray]
 
     def __len__(self) -> int:
         return len(self.start)
@@ -57,13 +58,13 @@ class Calls:
 
     def name_of(self, call: IntArray) -> IntArray:
         """The code of each call's API name."""
-        return self.api["name"].to_numpy()[self.row[call]]
+        return self.api["name"][self.row[call]]
 
     def correlation_id_of(self, call: IntArray) -> IntArray:
-        return self.api["correlation_id"].to_numpy()[self.row[call]]
+        return self.api["correlation_id"][self.row[call]]
 
     def callchain_id_of(self, call: IntArray) -> IntArray:
-        return self.api["callchain_id"].to_numpy()[self.row[call]]
+        return self.api["callchain_id"][self.row[call]]
 
 
 def outermost_calls(trace: Trace) -> Calls:
@@ -121,7 +122,7 @@ def outermost_calls(trace: Trace) -> Calls:
         process_of_thread=np.searchsorted(processes, tids >> 24),
         chained=np.concatenate(chained) if chained else np.empty(0, dtype=np.int64),
         chained_is_one_row=np.concatenate(one_row) if one_row else np.empty(0, dtype=bool),
-        api=api[["name", "correlation_id", "callchain_id"]],
+        api={column: api[column].to_numpy() for column in ("name", "correlation_id", "callchain_id")},
     )
 
 

@@ -469,8 +469,8 @@ def _warnings(one: Attributed) -> list[str]:
             )
     unnamed = [code for code, name in enumerate(trace.api_names) if name == UNNAMED]
     if unnamed:
-        rows = int(np.isin(calls.api["name"].to_numpy(), unnamed).sum())
-        result.append(f"{rows} of {len(calls.api)} CUDA calls have no name here: a wait among them is not seen")
+        rows = int(np.isin(calls.api["name"], unnamed).sum())
+        result.append(f"{rows} of {len(calls.api['name'])} CUDA calls have no name here: a wait among them is not seen")
     nobodys = int((trace.gpu["process"].to_numpy() == NO_PROCESS).sum())
     if nobodys:
         result.append(f"{nobodys} of {len(trace.gpu)} GPU rows do not say which process they are of")
