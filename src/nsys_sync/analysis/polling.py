@@ -14,11 +14,13 @@ FEWEST_POLLS = 16
 """That came too early, in one run. PyTorch's allocators and the watchdog of its process groups ask after many events in
 a row, but after each of them once, and most are done by then.
 """
+SURELY_POLLS = 1_000
+"""So many in a run are polls whatever they returned: some exports say 0 of every call."""
 
 
 def polling(one: Attributed) -> tuple[model.Polling, ...]:
     """One entry a thread and function, the longest first. A run is a row of such calls of one thread with no other CUDA
-    call between them, queries of other kinds aside, of which FEWEST_POLLS came too early.
+    call between them, queries of other kinds aside, of which FEWEST_POLLS came too early or which are SURELY_POLLS.
     """
     runs = _runs(one)
     result = []
@@ -64,7 +66,8 @@ def _runs(one: Attributed) -> pd.DataFrame:
     changes = (tid[1:] != tid[:-1]) | (api[1:] != api[:-1]) | (calls_before[1:] != calls_before[:-1])
     first = np.flatnonzero(np.concatenate(([True], changes))[: len(tid)])
     count = np.diff(np.append(first, len(tid)))
-    many = np.add.reduceat(too_early.astype(np.int64), first) >= FEWEST_POLLS if len(first) else first > 0
+    early = np.add.reduceat(too_early.astype(np.int64), first) if len(first) else count
+    many = (early >= FEWEST_POLLS) | (count >= SURELY_POLLS)
     last = first + count - 1
     return pd.DataFrame(
         {
