@@ -787,6 +787,8 @@ def _read_diagnostics(file: SqliteFile) -> tuple[tuple[str, str], ...]:
 def _not_captured(file: SqliteFile, metadata: Metadata, python: PythonEvents, devices: _CudaDevices) -> Iterable[str]:
     if python.refused:
         yield f"Python stacks: {python.refused}"
+    if not file.has(s.CAPTURE_METADATA):
+        yield "the capture's options: not in this export, so stacks may be missing because they were not asked for"
     if not file.has(s.NVTX):
         yield "NVTX ranges: none in the trace (the program has none, or --trace did not name nvtx)"
     if not file.has(s.SYNCHRONIZATION):

@@ -165,7 +165,15 @@ class SqliteFile:
         try:
             yield
         except (sqlite3.Error, adbc_driver_manager.Error, pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise self.error(f"SQLite cannot read it ({_first_line(error)})") from error
+            why = _first_line(error)
+            if isinstance(error, MemoryError) or "allocate memory" in why:  # Arrow's error is of both kinds
+                raise MemoryError(why) from error
+            if "database is locked" in why:
+                raise TraceError(
+                    f"{self.path}: another program writes it (database is locked). Wait until that has ended, then "
+                    "type the command again"
+                ) from error
+            raise self.error(f"SQLite cannot read it ({why})") from error
 
 
 def export_command(path: Path) -> str:
