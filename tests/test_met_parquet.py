@@ -513,7 +513,7 @@ def test_a_folder_that_changes_while_it_is_read(folder: Path) -> None:
 
     with pytest.raises(TraceError, match="changed while it was read"):
         cached_conversion(folder, touch)
-    assert list((folder.parent / ".nsys-sync").iterdir()) == []
+    assert not (folder.parent / ".nsys-sync").exists()
 
 
 def test_refusals_of_the_command_are_one_line(folder: Path) -> None:

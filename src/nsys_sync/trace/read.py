@@ -354,7 +354,7 @@ def _read_nvtx(file: SqliteFile) -> pd.DataFrame:
     registered = f'CASE WHEN {text} IS NULL AND typeof(e."textId") = \'integer\' THEN e."textId" ELSE -1 END'
     domain = 'coalesce(e."domainId", 0)' if "domainId" in optional else "0"
     # Before 2022 no column took NULL, and an end that is not known was written as 0.
-    end = 'nullif(e."end", 0)' if file.is_not_null(s.NVTX, "end") else 'e."end"'
+    end = 'CASE WHEN e."end" = 0 AND e.start > 0 THEN NULL ELSE e."end" END'
     table = file.arrow(
         f"SELECT e.start AS start_ns, coalesce({end}, {NEVER_ENDED}) AS end_ns, "
         f"e.\"globalTid\" AS global_tid, CAST(coalesce({text}, '') AS BLOB) AS name, "
