@@ -319,11 +319,22 @@ def table_damaged(db: sqlite3.Connection, rng: random.Random) -> str | None:
     table = a_table(db, rng)
     if table is None:
         return None
-    kind = rng.choice(["dropped", "renamed", "emptied", "untyped", "all text", "columns reordered", "swapped"])
+    kind = rng.choice(
+        ["dropped", "renamed", "emptied", "untyped", "all text", "columns reordered", "swapped", "split", "other case"]
+    )
     if kind == "dropped":
         db.execute(f'DROP TABLE "{table}"')
     elif kind == "renamed":
         db.execute(f'ALTER TABLE "{table}" RENAME TO "{table}x"')
+    elif kind == "other case":
+        db.execute(f'ALTER TABLE "{table}" RENAME TO "{table.lower()}_"')
+        db.execute(f'ALTER TABLE "{table.lower()}_" RENAME TO "{table.lower()}"')
+    elif kind == "split":
+        other = rng.choice([f"{table}_V2", f"{table}_V3", f"{table}2", table.lower() + "_v2"])
+        rows = f'"{table}" WHERE rowid % {rng.randint(2, 5)} = 1'
+        db.execute(f'CREATE TABLE "{other}" AS SELECT * FROM {rows}')
+        db.execute(f"DELETE FROM {rows}")
+        kind += f" with {other}"
     elif kind == "emptied":
         db.execute(f'DELETE FROM "{table}"')
     elif kind == "untyped":
