@@ -6,7 +6,7 @@ throughout. Where the definition leaves a tie open, the reading used here is sai
 Which rows of a damaged export count:
 - A table that is not there has no rows, and a column that is not there is NULL in every row. Views are no tables. The
   case of names does not matter, and a table can be several: `…_V2` beside it, MEMCPY2.
-- A row counts if its start is there, and of API calls the thread and the name's id too, of GPU work the device number.
+- A row counts if its start is there, and of API calls the thread too, of GPU work the device number.
   Rows with a start or an end beyond 2**61 ns (73 years) either way do not count.
 - Rows with anything but whole numbers and NULL do not count either. (A file with such a row is refused, unless it is of
   a query.)
@@ -243,7 +243,7 @@ def is_memset_name(name: str) -> bool:
 def read_calls(connection: sqlite3.Connection, names: dict[int, str]) -> list[Call]:
     by_thread: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
-        rows = _events(connection, table, ("globalTid", "nameId"), ("correlationId", "callchainId"))
+        rows = _events(connection, table, ("globalTid",), ("nameId", "correlationId", "callchainId"))
         for start, end, thread, name_id, correlation_id, callchain_id in rows:
             name = base_name(names.get(name_id, "unnamed call"))
             if not only_asks(name):
@@ -339,7 +339,7 @@ def lost_events(
     rows: dict[int, list[int]] = defaultdict(list)
     refused = set()
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
-        for start, _, thread, name_id, value in _events(connection, table, ("globalTid", "nameId"), ("returnValue",)):
+        for start, _, thread, name_id, value in _events(connection, table, ("globalTid",), ("nameId", "returnValue")):
             name = base_name(names.get(name_id, "unnamed call"))
             if only_asks(name):
                 queries[thread >> 24].append(start)
