@@ -287,6 +287,19 @@ def test_added_stacks_with_a_column_in_capitals(tmp_path: Path) -> None:
     assert site.location.line == 7
 
 
+@met("7 times", "a Python stack of the year 2172", "left out, as calls of that time are")
+@pytest.mark.parametrize("moment", [2**62, 2**63 - 1, -(2**63)])
+def test_a_stack_of_an_impossible_time(moment: int, tmp_path: Path) -> None:
+    b = one_wait()
+    b.processes[0].thread(100).python_stack(30, [("train", "/home/me/train.py", 7)])
+    path = b.write(tmp_path / "trace.sqlite")
+    changed(path, f"UPDATE NVTX_EVENTS SET start = {moment} WHERE binaryData IS NOT NULL")
+    compare(path)
+    analysis = nsys_sync.analyze(path)
+    assert analysis.stall_ns == 15
+    assert not any("lost" in one for one in analysis.traces[0].coverage.warnings)
+
+
 # --------------------------------------------------------------------------------------------------- the fuzzer itself
 
 

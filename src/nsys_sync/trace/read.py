@@ -477,6 +477,7 @@ def _python_events(file: SqliteFile, query: str, domains: set[tuple[int, int]] |
         for batch in reader:  # Payloads are the bulk of a trace: no more of them at once than one batch.
             if domains is not None:
                 batch = _of_domains(batch, domains)
+            batch = batch.filter(pa.array(np.abs(batch.column("start_ns").to_numpy() // 2) <= LATEST_TIME // 2))
             if not batch.num_rows:
                 continue
             payload = batch.column("payload")
