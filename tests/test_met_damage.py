@@ -201,6 +201,18 @@ def test_a_process_that_is_no_number(value: str, tmp_path: Path) -> None:
     assert "something other than whole numbers" in refusal(path)
 
 
+@met("10 damage", "a launch whose return value is no number", "it is not taken for one that CUDA refused")
+@pytest.mark.parametrize("value", ["x'00'", "'x'", "1.5"])
+def test_a_return_value_that_is_no_number(value: str, tmp_path: Path) -> None:
+    b = one_wait()
+    b.processes[0].thread(100).launch(24, 25)
+    path = b.write(tmp_path / "trace.sqlite")
+    changed(path, *loose(RUNTIME), f"UPDATE {RUNTIME} SET returnValue = {value}")
+    compare(path)
+    (device,) = nsys_sync.analyze(path).traces[0].devices
+    assert device.not_captured_ns == 3, "nothing is known from the launch without work to the next work"
+
+
 @met("10 damage", "a column whose values change type after the first batch", "refused in one line")
 def test_a_type_that_changes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = one_wait().write(tmp_path / "trace.sqlite")

@@ -222,7 +222,11 @@ def read_failed_launches(file: SqliteFile) -> tuple[IntArray, IntArray]:
                     file,
                     table,
                     {name: s.API_COLUMNS[name] for name in ("start_ns", "global_tid")},
-                    [f'"{s.RETURN_VALUE}" <> 0', f'"nameId" IN ({launches})'],
+                    [
+                        f"typeof(\"{s.RETURN_VALUE}\") = 'integer'",
+                        f'"{s.RETURN_VALUE}" <> 0',
+                        f'"nameId" IN ({launches})',
+                    ],
                 )
             )
             start.append(rows["start_ns"])
