@@ -4,7 +4,8 @@ Everything is plain Python over plain rows: no numpy, no clever joins. It is slo
 throughout. Where the definition leaves a tie open, the reading used here is said in a comment that starts with TIE.
 
 Which rows of a damaged export count:
-- A table that is not there has no rows, and a column that is not there is NULL in every row. Views are no tables. The
+- A table that is not there has no rows, and a column that is not there is NULL in every row. Views are no tables, and
+  computed columns no columns. The
   case of names does not matter, and a table can be several: `…_V2` beside it, MEMCPY2.
 - A row counts if its start is there, and of API calls the thread too, of GPU work the device number.
   Rows with a start or an end beyond 2**61 ns (73 years) either way do not count.
@@ -197,7 +198,7 @@ def _cells(connection: sqlite3.Connection, table: str, columns: tuple[str, ...])
     found = []
     for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
         if re.sub("_V[0-9]+$", "", name.upper()) in (table.upper(), *OTHER_NAMES.get(table, ())):
-            have = {row[1].lower() for row in connection.execute(f'PRAGMA table_xinfo("{name}")')}
+            have = {row[1].lower() for row in connection.execute(f'PRAGMA table_info("{name}")')}
             chosen = ", ".join(f'"{column}"' if column.lower() in have else "NULL" for column in columns)
             found += connection.execute(f'SELECT {chosen} FROM "{name}"').fetchall()
     return found
