@@ -5,8 +5,7 @@ throughout. Where the definition leaves a tie open, the reading used here is sai
 
 Which rows of a damaged export count:
 - A table that is not there has no rows, and a column that is not there is NULL in every row. Views are no tables, and
-  computed columns no columns. The
-  case of names does not matter, and a table can be several: `…_V2` beside it, MEMCPY2.
+  computed columns no columns. The case of names does not matter, and a table can be several: `…_V2` beside it, MEMCPY2.
 - A row counts if its start is there, and of API calls the thread too, of GPU work the device number.
   Rows with a start or an end beyond 2**61 ns (73 years) either way do not count.
 - Rows with anything but whole numbers and NULL do not count either. (A file with such a row is refused, unless it is of
