@@ -43,6 +43,13 @@ def test_calls_without_gpu_rows(tmp_path: Path) -> None:
     assert "has CUDA calls but no GPU activity" in refusal(trace.write(tmp_path / "t.sqlite"))
 
 
+@pytest.mark.met(MISSING, "nothing but CUDA graphs, traced as a whole by nsys 2023.4", "refused, with the way out")
+def test_graphs_alone(tmp_path: Path) -> None:
+    trace = TraceBuilder("3.7.2")
+    trace.process(1).thread(1).graph_launch(0, 5, gpu=(10, 20))
+    assert "--cuda-graph-trace=node" in refusal(trace.write(tmp_path / "t.sqlite"))
+
+
 @pytest.mark.met(MISSING, "GPU rows without any CUDA call", "refused: nothing can be said about waits")
 def test_gpu_rows_without_calls(tmp_path: Path) -> None:
     trace = TraceBuilder()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 from nsys_sync import __version__, model
@@ -134,7 +135,7 @@ def _attribute(file: SqliteFile, name: str, options: Options) -> Attributed:
         return {path: one for path in paths if (one := sources.get(path)) is not None}
 
     calls = outermost_calls(trace)
-    lost = lost_events(trace, calls, lambda: read_failed_launches(file), lambda one: read_query_starts(file, one))
+    lost = lost_events(trace, calls, lambda: read_failed_launches(file), cache(partial(read_query_starts, file)))
     # Of millions of rows, only what is still needed: memory that is free again is much faster than new memory.
     trace = replace(trace, api=trace.api[[]], gpu=trace.gpu.drop(columns="correlation_id"))
     require_process(trace, calls, options.pid)

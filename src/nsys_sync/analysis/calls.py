@@ -88,7 +88,7 @@ def outermost_calls(trace: Trace) -> Calls:
         launching_rows = pool.submit(_launching_rows, trace, processes, ~np.isin(class_of_name, NEVER_LAUNCH))
         call_of_row = np.full(len(api) + 1, -1, dtype=np.int64)  # the last is for GPU rows without a launching row
         rows, chained, one_row, calls = [], [], [], 0
-        for own in _rows_by_thread(global_tid, tids):
+        for own in rows_by_thread(global_tid, tids):
             order = _outer_first(own, start, end, unfinished, no_chain)
             outermost = _is_outermost(start[order], end[order], unfinished[order])
             rows.append(order[outermost])
@@ -136,7 +136,7 @@ def require_process(trace: Trace, calls: Calls, pid: int | None) -> None:
         )
 
 
-def _rows_by_thread(global_tid: IntArray, tids: IntArray) -> list[IntArray]:
+def rows_by_thread(global_tid: IntArray, tids: IntArray) -> list[IntArray]:
     """The rows of each thread, in the order of the table."""
     if len(tids) <= FEW_THREADS:
         return [np.flatnonzero(global_tid == tid) for tid in tids]

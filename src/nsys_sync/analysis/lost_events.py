@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from nsys_sync.analysis.calls import Calls
+from nsys_sync.analysis.calls import Calls, rows_by_thread
 from nsys_sync.analysis.intervals import EMPTY, NONE, IntArray, Intervals, intersect, union
 from nsys_sync.trace.api_names import ApiClass, base_name
 from nsys_sync.trace.tables import BoolArray, Trace
@@ -174,15 +174,18 @@ def _stacks_without_call(
     """
     event = np.flatnonzero(~trace.python.is_sample)
     tid, moment = trace.python.global_tid[event], trace.python.start_ns[event]
-    row_tid, row_start = (trace.api[column].to_numpy() for column in ("global_tid", "start_ns"))
+    row_start = trace.api["start_ns"].to_numpy()
+    known = np.flatnonzero(np.isin(calls.global_tids, tid))
+    tids = calls.global_tids[known]
+    event = np.flatnonzero(np.isin(tid, tids))
+    tid, moment = tid[event], moment[event]
+    row = np.flatnonzero(np.isin(trace.api["global_tid"].to_numpy(), tids)) if len(tids) else NONE
+    own_rows = rows_by_thread(trace.api["global_tid"].to_numpy()[row], tids)
     threads, moments = [], []
-    for one in np.unique(tid).tolist():
-        code = int(np.searchsorted(calls.global_tids, one))
-        if code == len(calls.global_tids) or calls.global_tids[code] != one:
-            continue
-        missing = _long_before_the_next(np.sort(row_start[row_tid == one]), moment[tid == one])
+    for code, own, events in zip(known.tolist(), own_rows, rows_by_thread(tid, tids), strict=True):
+        missing = _long_before_the_next(np.sort(row_start[row[own]]), moment[events])
         if len(missing):
-            missing = _long_before_the_next(query_starts(one >> 24), missing)
+            missing = _long_before_the_next(query_starts(int(calls.global_tids[code]) >> 24), missing)
         threads.append(np.full(len(missing), code))
         moments.append(missing)
     return (np.concatenate(threads), np.concatenate(moments)) if threads else (NONE, NONE)

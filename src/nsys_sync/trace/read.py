@@ -83,6 +83,12 @@ def read_trace(file: SqliteFile, native_needles: Iterable[str]) -> Trace:
             f"{file.path}: does not name its CUDA calls (table {s.STRINGS}), so which of them wait is not known. "
             f"Export the trace again: {export_command(file.path)}"
         )
+    if not len(gpu) and any(classify(name) is ApiClass.GRAPH_LAUNCH for name in api_names):
+        raise TraceError(
+            f"{file.path}: has launches of CUDA graphs and no GPU activity: nsys 2023.4 leaves graphs out that were "
+            "traced as a whole. Export the report again with a newer nsys (2025.3 has them), or capture with "
+            "--cuda-graph-trace=node"
+        )
     if not len(gpu):
         raise TraceError(
             f"{file.path}: has CUDA calls but no GPU activity (kernels, copies, memsets), so GPU idle time is not "
