@@ -312,6 +312,18 @@ def test_a_stack_of_an_impossible_time(moment: int, tmp_path: Path) -> None:
     assert not any("lost" in one for one in analysis.traces[0].coverage.warnings)
 
 
+@met("3 files", "a header that names WAL as the way to read or to write, but not both", "no file is written beside it")
+@pytest.mark.parametrize("at", [18, 19])
+def test_half_a_wal_header(at: int, tmp_path: Path) -> None:
+    path = one_wait().write(tmp_path / "trace.sqlite")
+    content = bytearray(path.read_bytes())
+    content[at] = 2
+    path.write_bytes(content)
+    assert operations(nsys_sync.analyze(path)) == [(4, 24, "cudaStreamSynchronize")]
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
 # --------------------------------------------------------------------------------------------------- the fuzzer itself
 
 

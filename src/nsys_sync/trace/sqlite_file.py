@@ -42,7 +42,7 @@ class SqliteFile:
         with path.open("rb") as file:
             header = file.read(20)
         self._size = path.stat().st_size
-        in_wal_mode = header[18:20] == b"\x02\x02"
+        in_wal_mode = 2 in header[18:20]  # the version to write and the one to read: damage can be of one alone
         self.uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro" + ("&immutable=1" if in_wal_mode else "")
         self._lock = threading.Lock()
         with self._errors_named():
