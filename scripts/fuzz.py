@@ -728,6 +728,11 @@ def require_sound(value: Any, where: str = "analysis") -> None:
             raise Wrong(f"{where} is {value}")
 
 
+def require_untouched(path: Path, before: bytes, folder: Path) -> None:
+    if path.read_bytes() != before or list(folder.iterdir()) != [path]:
+        raise Wrong("the trace or its folder was written to")
+
+
 def require_conserved(analysis: Any) -> None:
     for trace in analysis.traces:
         for device in trace.devices:
@@ -816,10 +821,12 @@ def judged(path: Path, rng: random.Random, folder: Path) -> Outcome:
             analysis = nsys_sync.analyze(path)
         except TraceError as error:
             message = str(error)
+            require_untouched(path, before, folder)
             if "\n" in message or path.name not in message or re.search("memory|malloc", message):
                 raise Wrong(f"refused with {message!r}") from error
             outcome = Outcome("refused", re.sub(r"[0-9]+|'[^']*'", "…", message.replace(str(path), "FILE"))[:90])
         else:
+            require_untouched(path, before, folder)
             require_sound(analysis)
             require_conserved(analysis)
             require_read_back(analysis, folder)
@@ -827,8 +834,6 @@ def judged(path: Path, rng: random.Random, folder: Path) -> Outcome:
                 render_all(analysis)
             require_agreement(path, rng, analysis)
             outcome = Outcome("accepted")
-        if path.read_bytes() != before or len(list(folder.iterdir())) > 2:
-            raise Wrong("the trace or its folder was written to")
     except (Exception, RecursionError) as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if "/nsys_sync/" in frame.filename or "/tests/" in frame.filename] or frames

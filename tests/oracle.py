@@ -339,13 +339,13 @@ def lost_events(
     rows: dict[int, list[int]] = defaultdict(list)
     refused = set()
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
-        for start, _, thread, name_id, value in _events(connection, table, ("globalTid",), ("nameId", "returnValue")):
-            name = base_name(names.get(name_id, "unnamed call"))
-            if only_asks(name):
+        for start, _, thread, name_id in _events(connection, table, ("globalTid",), ("nameId",)):
+            if only_asks(base_name(names.get(name_id, "unnamed call"))):
                 queries[thread >> 24].append(start)
-                continue
-            rows[thread].append(start)
-            if is_kernel_launch(name) and value not in (0, NONE):
+            else:
+                rows[thread].append(start)
+        for start, _, thread, name_id, value in _events(connection, table, ("globalTid",), ("nameId", "returnValue")):
+            if is_kernel_launch(base_name(names.get(name_id, "unnamed call"))) and value not in (0, NONE):
                 refused.add((thread, start))
     synced: dict[int, list[int]] = defaultdict(list)
     for start, _, pid in _events(connection, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", (), ("globalPid",)):

@@ -43,7 +43,7 @@ def polling(one: Attributed) -> tuple[model.Polling, ...]:
                 calls=int(own["calls"].sum()),
                 runs=len(own),
                 polled_ns=time.total_ns,
-                longest_ns=int((own["end_ns"] - own["start_ns"]).max()),
+                longest_ns=max(int((own["end_ns"] - own["start_ns"]).max()), 0),
                 first_start_ns=int(own["start_ns"].iloc[0]),
             )
         )
