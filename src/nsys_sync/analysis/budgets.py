@@ -162,7 +162,8 @@ class _Gate:
         total = 0
         for stall in stalls:
             if stall is None and not lost:
-                return _not_known("max-stall", None, limit, of, "a site has no idle figure")
+                reason = _lost_events(self.analysis) or "a site has no idle figure"
+                return _not_known("max-stall", None, limit, of, reason)
             total += stall or 0
         if total <= limit * window_ns < total + lost:
             low, high = total / window_ns, (total + lost) / window_ns
