@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from test_attribution_oracle import compare
-from test_reading import changed, facts, statements
+from test_reading import changed, facts
 from trace_builder import DRIVER_CLASS, SCHEMAS, TraceBuilder
 
 from nsys_sync import analyze
@@ -225,11 +225,3 @@ def test_calls_without_a_name(change: str, start: int, stall: int, operations: i
     assert device(found).device_side_without_launch_ns == 0
     (said,) = [text for text in found.traces[0].coverage.warnings if "no name" in text]
     assert said.startswith("1 of 3 CUDA calls have no name here")
-
-
-@pytest.mark.met(KIND, "an export without any names of calls", "no waits; every call is said to have no name")
-def test_no_names_at_all(tmp_path: Path) -> None:
-    path = with_call("cudaStreamSynchronize_v3020").write(tmp_path / "t.sqlite")
-    found = analyze(changed(path, tmp_path, statements("DELETE FROM StringIds")))
-    assert not len(found.operations)
-    assert any(text.startswith("3 of 3 CUDA calls have no name") for text in found.traces[0].coverage.warnings)

@@ -383,7 +383,7 @@ def test_a_raw_capture(tmp_path: Path) -> None:
     ("make", "says"),
     [
         pytest.param(os.mkfifo, "is no file", marks=met("a pipe named like a report", "refused")),
-        pytest.param(os.mkdir, "is no file", marks=met("a folder named like a report", "refused")),
+        pytest.param(os.mkdir, "is a folder without files", marks=met("a folder named like a report", "refused")),
         pytest.param(
             lambda path: path.symlink_to("gone"), "no such file", marks=met("a report's link to nothing", "refused")
         ),

@@ -107,7 +107,8 @@ def test_as_a_slow_reading_finds_them(plan: Plan, tmp_path: Path) -> None:
     calls, operations = one.calls, one.operations
     for i in range(len(operations)):
         own = [a for a in one.accounts if calls.processes[operations.process[i]] in a.time.process_ids]
-        assert known[i] == (bool(own) and not any(one.refusal(account) for account in own))
+        lost = one.lost.holds(operations.thread[i : i + 1], operations.start[i : i + 1])[0]
+        assert known[i] == (bool(own) and not any(one.refusal(account) for account in own) and not lost)
         if not known[i]:
             assert not mask[i]
             continue

@@ -186,10 +186,10 @@ def test_all_sites_are_listed_those_with_most_operations_first(tmp_path: Path) -
     at = 0
     for number in range(7):
         for _ in range(number + 1):
-            thread.stream_sync(at, at + 1, python=[("f", "/home/me/a.py", number)])
+            thread.stream_sync(at, at + 1, python=[("f", "/home/me/a.py", number + 1)])
             at += 1
     (found,) = regions_of(b.write(tmp_path / "trace.sqlite"))
-    assert [one.partition(" ")[0] for one in found.sites] == [f"a.py:{number}" for number in (6, 5, 4, 3, 2, 1, 0)]
+    assert [one.partition(" ")[0] for one in found.sites] == [f"a.py:{number}" for number in (7, 6, 5, 4, 3, 2, 1)]
 
 
 # ---------------------------------------------------------------------------------------------------- a slow reading

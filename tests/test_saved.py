@@ -208,7 +208,10 @@ def test_other_versions_are_named(version: str, says: str, tmp_path: Path) -> No
         (lambda data: data.update(window_ns=1), "window_ns is not the sum"),
         (lambda data: data["traces"][0]["devices"][0].update(busy_ns=1), "devices[0].window_ns is not the sum"),
         (lambda data: data["traces"][0]["devices"][0].update(stall_ns=None), "devices[0].idle_ns and its parts"),
-        (lambda data: data["traces"][0]["devices"][0]["timeline"]["busy_ns"].pop(), "timeline.stall_ns has another"),
+        (
+            lambda data: data["traces"][0]["devices"][0]["timeline"]["busy_ns"].pop(),
+            "timeline.communication_ns has another",
+        ),
     ],
 )
 def test_a_damaged_field_is_named(change: Callable[[dict[str, Any]], object], field: str, tmp_path: Path) -> None:

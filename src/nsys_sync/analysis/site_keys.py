@@ -105,14 +105,19 @@ def _findings(one: Attributed, group: IntArray, first: IntArray, folded: BoolArr
             src_memory=MEMORY_KINDS.get(int(operations.src_kind[row])) if copies else None,
             dst_memory=MEMORY_KINDS.get(int(operations.dst_kind[row])) if copies else None,
             native=native.get(int(one.chain_id[row])),
+            # As they are: a user called `torch` must not hide PyTorch's folders from the rules.
             library=tuple(
-                f"{one.shown_files[python.frame_file[i]]}:{one.shown_functions[python.frame_function[i]]}"
-                for i in inside
+                f"{python.files[python.frame_file[i]]}:{python.functions[python.frame_function[i]]}" for i in inside
             ),
             exact=bool(exact[row]),
         )
-        findings.append(find_cause(facts))
+        findings.append(_as_shown(one, find_cause(facts)))
     return findings
+
+
+def _as_shown(one: Attributed, finding: Finding) -> Finding:
+    evidence = tuple(one.shown(text) if text.startswith("Python") else text for text in finding.cause.evidence)
+    return replace(finding, cause=replace(finding.cause, evidence=evidence))
 
 
 @dataclass(frozen=True)
