@@ -445,7 +445,9 @@ def test_a_strict_umask(folder: Path) -> None:
 # ---- signals
 
 SLOW = (
-    "import sys, time, nsys_sync.pipeline as p\nfrom nsys_sync.cli.main import main\n"
+    "import signal, sys, time, nsys_sync.pipeline as p\nfrom nsys_sync.cli.main import main\n"
+    # What a shell starts in the background ignores SIGINT, and so does all that is started there.
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "def analyze(*a, **k): print('reading', flush=True); time.sleep(60)\n"
     "p.analyze = analyze\nsys.argv = ['nsys-sync', 'report', 't.sqlite']\nmain()"
 )
