@@ -19,13 +19,14 @@ Which rows of a damaged export count:
 - The SYNCHRONIZATION row of a call is one with the id of the call itself, not of one inside it, and lies in it; one
   without an end says nothing.
 - Time in a gap is not captured, whoever ended the gap, in a stretch in which a thread of a process with work on the
-  device lost events: from the first of some kernel launches without GPU row (not in stream capture, not refused by
-  CUDA) to the thread's next call that launched something; from its last whole call before some synchronize calls that
-  have a callchain but one row only (where others of the process have two), or before some Python stacks that no row of
-  the thread follows within 10 us, to its next whole call; and where no thread of the process makes a call for 1 ms, no
-  SYNCHRONIZATION row of it begins (but there are some), and more than 500 correlation ids are used by no row. Each of
-  these stretches goes on to the first work there that the thread launched afterwards. A thread that launched work, but
-  none on the device, does not count.
+  device lost events: from the first of some kernel launches, copies and synchronous memsets (and graph launches, where
+  others of the process have rows) without a GPU row that has an end (not in stream capture, not refused by CUDA) to the
+  thread's next call that launched something; from its last whole call before some calls that have a callchain but one
+  row only and an id of their own (where others of the process and name, or for synchronize calls any, have two), or
+  before some Python stacks that no row of the thread follows within 10 us, to its next whole call; and where no thread
+  of the process makes a call for 1 ms, no SYNCHRONIZATION row of it begins (but there are some), and more than 500
+  correlation ids are used by no row. Each of these stretches goes on to the first work there that the thread launched
+  afterwards. A thread that launched work, but none on the device, does not count.
 - A wait under the correlation id of a cu(da)ProfilerStop before it on the same thread is the profiler's own.
 - Work that begins before its launch call did counts as launched when it began.
 - Of several API rows with the correlation id of a GPU row, that launched it which began first among those whose names
@@ -344,8 +345,8 @@ def lost_events(
                 queries[thread >> 24].append(start)
             else:
                 rows[thread].append(start)
-        for start, _, thread, name_id, value in _events(connection, table, ("globalTid",), ("nameId", "returnValue")):
-            if is_kernel_launch(base_name(names.get(name_id, "unnamed call"))) and value not in (0, NONE):
+        for start, _, thread, value in _events(connection, table, ("globalTid",), ("returnValue",)):
+            if value not in (0, NONE):
                 refused.add((thread, start))
     synced: dict[int, list[int]] = defaultdict(list)
     for start, _, pid in _events(connection, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", (), ("globalPid",)):
@@ -353,10 +354,18 @@ def lost_events(
     found = []
     for process in {call.process for call in calls}:
         own = sorted((call for call in calls if call.process == process), key=lambda call: call.start)
-        syncs = [call for call in own if call.name in EXPLICIT and call.has_callchain]
-        lone = [call for call in syncs if len(call.rows) == 1]
-        if len(lone) == len(syncs):
-            lone = []
+        kinds = {id(call): "wait" if call.name in EXPLICIT else call.name for call in own if call.has_callchain}
+        whole = {kinds[id(call)] for call in own if call.has_callchain and len(call.rows) > 1}
+        lone = [
+            call
+            for call in own
+            if call.has_callchain
+            and len(call.rows) == 1
+            and call.end is not None
+            and kinds[id(call)] in whole
+            and sum(other.rows[0][0] == call.rows[0][0] for other in own if other.thread == call.thread) == 1
+        ]
+        has_graphs = any("GraphLaunch" in call.name and finished_rows(call) for call in own)
         while_ids_went_on = [
             (begin, end)
             for begin, end in (_while_ids_went_on(own, queries[process]) if synced[process] else [])
@@ -364,7 +373,7 @@ def lost_events(
         ]
         for thread in {call.thread for call in own}:
             mine = [call for call in own if call.thread == thread]
-            found += [(thread, *stretch) for stretch in _around_lost_launches(mine, own, refused)]
+            found += [(thread, *stretch) for stretch in _around_lost_launches(mine, own, refused, has_graphs)]
             moments = [call.start for call in lone if call.thread == thread]
             moments += [
                 start
@@ -376,22 +385,36 @@ def lost_events(
     return found
 
 
-def is_kernel_launch(name: str) -> bool:
+def finished_rows(call: Call) -> list[GpuRow]:
+    return [row for row in call.gpu_rows if row.end is not None]
+
+
+def must_launch(name: str, has_graphs: bool) -> bool:
     pattern = "(cuda|cu)Launch(|Kernel|KernelEx|KernelExC|CooperativeKernel|Grid|GridAsync)"
-    return re.fullmatch(pattern, name) is not None
+    return (
+        re.fullmatch(pattern, name) is not None
+        or is_copy_name(name)
+        or (is_memset_name(name) and "Async" not in name)
+        or (has_graphs and name in ("cudaGraphLaunch", "cuGraphLaunch"))
+    )
 
 
-def _around_lost_launches(mine: list[Call], own: list[Call], refused: set[tuple[int, int]]) -> list[Interval]:
+def _around_lost_launches(
+    mine: list[Call], own: list[Call], refused: set[tuple[int, int]], has_graphs: bool
+) -> list[Interval]:
     begins = [call.start for call in own if "StreamBeginCapture" in call.name]
     ends = [call.start for call in own if "StreamEndCapture" in call.name]
     captures = [(begin, min((end for end in ends if end >= begin), default=INFINITE)) for begin in begins]
     stretches: dict[int, int] = {}
     for call in mine:
-        if not is_kernel_launch(call.name) or call.gpu_rows or (call.thread, call.start) in refused:
+        if not must_launch(call.name, has_graphs) or finished_rows(call) or (call.thread, call.start) in refused:
+            continue
+        if call.end is None:
             continue
         if any(begin <= call.start < end for begin, end in captures):
             continue
-        resumed = min((other.start for other in mine if other.gpu_rows and other.start > call.start), default=INFINITE)
+        later = [other.start for other in mine if finished_rows(other) and other.start > call.start]
+        resumed = min(later, default=INFINITE)
         stretches.setdefault(resumed, call.start)
     return [(begin, resumed) for resumed, begin in stretches.items()]
 
@@ -577,7 +600,8 @@ class DeviceAttribution:
         self.rows = [row for row in gpu_rows if row.device == device]
         self.activity = [row for row in self.rows if row.has_length]
         processes = {row.process for row in self.rows}
-        launched = [(row.call.thread, row.call.start, row.start) for row in self.rows if row.call is not None]
+        finished = [row for row in self.rows if row.end is not None]
+        launched = [(row.call.thread, row.call.start, row.start) for row in finished if row.call is not None]
         here = {thread for thread, _, _ in launched}
         anywhere = {row.call.thread for row in gpu_rows if row.call is not None}
         stretches = []

@@ -326,7 +326,9 @@ def make_trace(name: str = "gpu_bound.sqlite", devices: tuple[Device, ...] | Non
             graph_launches_without_gpu_work=0,
             unfinished_calls=0,
             unfinished_gpu_rows=0,
+            unfinished_waits=0,
             lost_events=None,
+            lost_beyond_window=False,
         ),
     )
 

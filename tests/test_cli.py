@@ -131,7 +131,7 @@ def drop_all_of_cuda(path: Path) -> None:
 
 GPU_TABLES = ("RUNTIME", "DRIVER", "KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")
 BAD_INPUT: dict[str, tuple[Callable[[Path], object], Sequence[str]]] = {
-    "no such file": (Path.unlink, ["t.sqlite: no such file", "nsys export --type sqlite"]),
+    "no such file": (Path.unlink, ["t.sqlite: no such file", "nsys-sync export --force"]),
     "a folder": (swap_for_folder, ["t.sqlite: is a folder"]),
     "empty": (lambda path: path.write_bytes(b""), ["is empty (0 bytes)", "nsys export"]),
     "only zeros": (lambda path: path.write_bytes(bytes(8192)), ["holds only zeros", "nsys export"]),

@@ -14,9 +14,11 @@ from trace_builder import TraceBuilder
 
 from nsys_sync import analyze
 from nsys_sync.analysis.budgets import Budgets, check
+from nsys_sync.analysis.comparison import compare as compared
 from nsys_sync.analysis.intervals import intersect
 from nsys_sync.errors import TraceError
 from nsys_sync.model import Device
+from nsys_sync.render.summary import headline
 
 MISSING = "2 missing parts"
 CUDA_TABLES = ("RUNTIME", "DRIVER", "KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION")
@@ -141,12 +143,12 @@ def damaged(capture: Capture, name: str, tmp_path: Path, **what: bool) -> tuple[
     [
         pytest.param(
             {"calls": False},
-            "kernel launches without a GPU row",
+            "launches and copies without their GPU work",
             marks=pytest.mark.met(MISSING, "GPU rows lost in the middle", "the stretch is marked as not captured"),
         ),
         pytest.param(
             {},
-            "synchronize calls without CUPTI's record",
+            "calls without CUPTI's record of them",
             marks=pytest.mark.met(
                 MISSING,
                 "calls and GPU rows lost in the middle (nsys older than CUDA)",
@@ -198,6 +200,67 @@ def test_budgets_where_events_are_lost(capture: Capture, tmp_path: Path) -> None
     assert budget.state == "held"
 
 
+@pytest.mark.met(MISSING, "copies whose GPU rows are lost", "the time around them is marked; no budget is held by it")
+def test_lost_copies(capture: Capture, tmp_path: Path) -> None:
+    path = changed(
+        capture("sync_heavy.schema-3.20.3"),
+        tmp_path,
+        lambda connection: connection.execute("DROP TABLE CUPTI_ACTIVITY_KIND_MEMCPY"),
+    )
+    found = analyze(path)
+    assert "launches and copies without their GPU work" in (found.traces[0].coverage.lost_events or "")
+    (budget,) = check(found, Budgets(max_stall_ratio=0.05)).budgets
+    assert budget.state == "not known"
+    compare(path)
+
+
+@pytest.mark.met(MISSING, "a budget for a trace whose end nsys lost", "not held, and the headline says what is missing")
+def test_budgets_where_the_end_is_lost(capture: Capture) -> None:
+    found = analyze(capture("sync_causes_distributed.schema-3.7.2"))
+    assert found.traces[0].coverage.lost_beyond_window
+    (budget,) = check(found, Budgets(max_stall_ratio=0.9)).budgets
+    assert budget.state == "not known" and "nsys lost CUDA events" in budget.reason
+    assert "nsys lost events beyond that window" in headline(found)
+
+
+@pytest.mark.met(MISSING, "synchronize calls that never ended", "no budget is held by them")
+def test_budgets_where_waits_never_ended(capture: Capture, tmp_path: Path) -> None:
+    path = changed(
+        capture("gpu_bound.schema-3.7.2"),
+        tmp_path,
+        lambda connection: connection.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET end = 0"),
+    )
+    found = analyze(path)
+    assert found.traces[0].coverage.unfinished_waits > 200
+    budgets = check(found, Budgets(max_stall_ratio=0.01, max_syncs_per_step=0, sync_free_ranges=("step *",))).budgets
+    assert [budget.state for budget in budgets] == ["not known"] * 3
+
+
+@pytest.mark.met(MISSING, "GPU rows without an end", "not idle until the next work of their thread")
+def test_gpu_rows_without_an_end(capture: Capture, tmp_path: Path) -> None:
+    path = changed(
+        capture("gpu_bound.schema-3.7.2"),
+        tmp_path,
+        lambda connection: connection.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 0"),
+    )
+    (device,) = analyze(path).traces[0].devices
+    assert device.idle_ns is not None and device.idle_ns < 103_000_000
+    compare(path)
+
+
+@pytest.mark.met(MISSING, "a diff of which one side lost events", "idle time is not compared, and the reason is said")
+def test_diff_where_events_are_lost(capture: Capture, tmp_path: Path) -> None:
+    whole = capture("gpu_bound.schema-3.7.2")
+    *_, path = damaged(capture, "gpu_bound.schema-3.7.2", tmp_path)
+    comparison = compared(analyze(whole), analyze(path))
+    (limit,) = [one for one in comparison.not_comparable if one.forbids == "idle"]
+    assert "after: nsys lost CUDA events" in limit.reason
+    steps = analyze(path).traces[0].steps
+    assert steps is not None
+    unknown = [step for step in steps.steps if step.stall_ns is None]
+    assert 4 < len(unknown) < 10  # 100 of 634 ms, with steps of 15.7 ms
+
+
 @pytest.mark.met(MISSING, "a whole capture (real ones)", "nothing is marked as lost")
 @pytest.mark.parametrize("name", ["gpu_bound", "sync_heavy", "graph_node", "jax_waits", "procs", "two_threads"])
 def test_nothing_is_lost_in_whole_captures(name: str, capture: Capture) -> None:
@@ -211,7 +274,7 @@ def test_nothing_is_lost_in_whole_captures(name: str, capture: Capture) -> None:
 def test_a_lost_end(capture: Capture) -> None:
     trace = analyze(capture("sync_causes_distributed.schema-3.7.2")).traces[0]
     text = trace.coverage.lost_events
-    assert text and "synchronize calls without CUPTI's record: 55" in text and "to the end" in text
+    assert text and "calls without CUPTI's record of them: 69" in text and "to the end" in text
     assert "outside the window of GPU activity" in text
 
 
@@ -245,7 +308,7 @@ def test_refused_launches(tmp_path: Path) -> None:
     thread = trace.processes[0].thread(1)
     thread.launch(70, 75)
     path = trace.write(tmp_path / "t.sqlite")
-    assert attributed(path).lost.signs == (("kernel launches without a GPU row", 1),)
+    assert attributed(path).lost.signs == (("launches and copies without their GPU work", 1),)
     refused = changed(
         path, tmp_path, lambda c: c.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 1 WHERE start = 70")
     )

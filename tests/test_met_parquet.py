@@ -425,7 +425,7 @@ def floats(folder: Path) -> None:
 
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-AGAIN = "nsys export --type sqlite --include-blobs=true --output nvtx_threads.sqlite nvtx_threads.nsys-rep"
+AGAIN = "nsys-sync export --force -o nvtx_threads.sqlite nvtx_threads.nsys-rep"
 REFUSED: dict[str, tuple[Callable[[Path], None], Sequence[str]]] = {
     "an empty folder": (empty, ["nvtx_threads_pqtdir: is a folder without files", "--type parquetdir"]),
     "a folder of other files": (only("notes.txt", "t.csv"), ["is a folder without tables of Nsight", ".nsys-rep"]),

@@ -506,7 +506,8 @@ def test_ends_that_are_missing(tmp_path: Path) -> None:
     coverage = found.traces[0].coverage
     assert (coverage.unfinished_gpu_rows, coverage.unfinished_calls, coverage.operations) == (1, 1, 1)
     (device,) = found.traces[0].devices
-    assert (device.window_ns, device.busy_ns, device.idle_ns) == (60, 20, 40)
+    # The work launched at 30 ran nobody knows how long: until the next work at 60 the device is not known to be idle.
+    assert (device.window_ns, device.busy_ns, device.idle_ns, device.not_captured_ns) == (60, 20, 10, 30)
 
 
 def test_sparse_columns(tmp_path: Path) -> None:

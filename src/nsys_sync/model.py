@@ -482,7 +482,8 @@ class Polling:
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """What the trace can and cannot tell. `located_by` counts every sync operation shown once. `lost_events` says what
-    shows that nsys lost events in the selected time, and where; None where nothing does.
+    shows that nsys lost events in the selected time, and where; None where nothing does. `lost_beyond_window`: also
+    before the first or after the last GPU activity. `unfinished_waits` of `unfinished_calls` are synchronize calls.
     """
 
     operations: int
@@ -494,7 +495,9 @@ class Coverage:
     graph_launches_without_gpu_work: int
     unfinished_calls: int
     unfinished_gpu_rows: int
+    unfinished_waits: int
     lost_events: str | None
+    lost_beyond_window: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,9 @@ class _Gate:
             low, high = total / window_ns, (total + lost) / window_ns
             reason = f"it lies between {low:.1%} and {high:.1%}: {_lost_events(self.analysis)}"
             return _not_known("max-stall", None, limit, of, reason)
+        unsure = _not_on_record(self.analysis, beyond_window=True)
+        if unsure and total <= limit * window_ns:
+            return _not_known("max-stall", None, limit, of, unsure)
         rest, worst = total, []
         for site in sorted(self.counted, key=lambda site: -_stall_ns(site)):
             if rest <= limit * window_ns or not _stall_ns(site):
@@ -322,11 +325,23 @@ def _lost_events(analysis: model.Analysis) -> str:
 
 
 def _unless_lost(budget: model.Budget, analysis: model.Analysis) -> model.Budget:
-    """Where events are lost, what is not on record holds no budget. The stall has bounds, and judges by itself."""
-    lost = _lost_events(analysis)
-    if budget.kind == "max-stall" or budget.state != "held" or not lost:
+    """What is not on record holds no budget, and makes no site new. The stall has bounds, and judges by itself."""
+    reason = _not_on_record(analysis, beyond_window=False)
+    if budget.kind == "max-stall" or not reason or (budget.state == "broken" and budget.kind != "baseline"):
         return budget
-    return replace(budget, state="not known", measured=None, reason=lost)
+    return budget if budget.reason else replace(budget, state="not known", measured=None, reason=reason, violations=())
+
+
+def _not_on_record(analysis: model.Analysis, *, beyond_window: bool) -> str:
+    """Why there may be more waits than the analysis has; with `beyond_window` only if outside the GPU's window."""
+    for trace in analysis.traces:
+        coverage = trace.coverage
+        if coverage.unfinished_waits:
+            waits = _count(coverage.unfinished_waits, "synchronize call")
+            return f"{waits} in {trace.name} never ended, so what they cost is not known"
+        if coverage.lost_events and (coverage.lost_beyond_window or not beyond_window):
+            return coverage.lost_events
+    return ""
 
 
 def _not_known(kind: model.BudgetKind, target: str | None, limit: float, of: str, reason: str) -> model.Budget:

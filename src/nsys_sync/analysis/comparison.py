@@ -472,6 +472,9 @@ def _limits(before: model.Analysis, after: model.Analysis) -> Iterable[model.Not
         refused = [device.refused for trace in one.traces for device in trace.devices if device.idle_ns is None]
         if refused:
             yield model.NotComparable("idle", f"idle time is not known {when}: {refused[0] or 'no reason given'}")
+        lost = [trace.coverage.lost_events for trace in one.traces if trace.coverage.lost_events]
+        if lost and not refused:
+            yield model.NotComparable("idle", f"idle time is not comparable {when}: {lost[0]}")
 
 
 def _step_limits(before: model.Analysis, after: model.Analysis) -> Iterable[model.NotComparable]:

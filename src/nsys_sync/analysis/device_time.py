@@ -98,7 +98,8 @@ def _device_time(
         else EMPTY
     )
     all_starts = trace.gpu["start_ns"].to_numpy()[rows]
-    not_captured = intersect(gaps, lost.on_device(calls, launched_by, all_starts))[0]
+    finished_launch = np.where(trace.gpu["unfinished"].to_numpy()[rows], -1, launched_by)
+    not_captured = intersect(gaps, lost.on_device(calls, finished_launch, all_starts))[0]
     launches = np.zeros(len(calls), dtype=bool)
     launches[launched_by if (launched_by >= 0).all() else launched_by[launched_by >= 0]] = True
     return DeviceTime(

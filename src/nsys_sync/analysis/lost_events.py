@@ -6,8 +6,9 @@ GPU and SYNCHRONIZATION rows of its calls; it exits with 0. Other threads, NVTX,
 callchains, which nsys's injection writes itself, go on. Four things give such a stretch away, and in 49 exports of
 undamaged captures (44,000 launches, 5,000 synchronize calls with a callchain) there is none of them:
 
-- a kernel launch without a GPU row, outside of stream capture, that CUDA did not refuse;
-- a synchronize call of which only the row with the callchain is there, and not CUPTI's;
+- a kernel launch, copy or synchronous memset without a GPU row that has an end, outside of stream capture, that CUDA
+  did not refuse; and a graph launch, where others of the process have rows;
+- a call of which only the row with the callchain is there and not CUPTI's, where others of its kind have both;
 - a Python stack of a CUDA call that is not there;
 - correlation ids that went on by hundreds while the process made no call and no stream was seen to be done. (Polling
   with functions that nsys does not trace uses ids too, and ends with a SYNCHRONIZATION row.)
@@ -34,6 +35,7 @@ AT_ONCE_NS = 10_000
 """CUPTI's row begins some 100 ns after the injection's."""
 NEVER = 2**62
 SYNCS = (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC)
+WORK = (ApiClass.KERNEL_LAUNCH, ApiClass.COPY_ASYNC, ApiClass.COPY_SYNC, ApiClass.MEMSET_SYNC)
 
 
 @dataclass(frozen=True)
@@ -93,16 +95,19 @@ def lost_events(
     """`failed_launches` gives start and thread of launches that CUDA refused, `query_starts` the sorted starts of a
     process's calls that only ask, which are not among `calls`. Both are asked only where something is missing.
     """
-    lost_launches = _launches_without_work(trace, calls, failed_launches)
-    lone_syncs = _syncs_without_their_record(calls)
+    launched = np.zeros(len(calls), dtype=bool)
+    finished = calls.launched_by[~trace.gpu["unfinished"].to_numpy()]
+    launched[finished[finished >= 0]] = True
+    lost_launches = _launches_without_work(trace, calls, launched, failed_launches)
+    lone_calls = _calls_without_their_record(trace, calls)
     stack_thread, stack_moment = _stacks_without_call(trace, calls, query_starts)
-    parts = [_around_launches(calls, lost_launches)]
+    parts = [_around_launches(calls, lost_launches, launched)]
     parts.append(
         _around_moments(
             calls,
-            lone_syncs,
-            np.concatenate((calls.thread[lone_syncs], stack_thread)),
-            np.concatenate((calls.start[lone_syncs], stack_moment)),
+            lone_calls,
+            np.concatenate((calls.thread[lone_calls], stack_thread)),
+            np.concatenate((calls.start[lone_calls], stack_moment)),
         )
     )
     skipped = 0
@@ -112,8 +117,8 @@ def lost_events(
         threads = np.flatnonzero(calls.process_of_thread == code) if len(quiet) else NONE
         parts += [(np.full(len(quiet), thread), quiet.start, quiet.end) for thread in threads]
     signs = (
-        ("kernel launches without a GPU row", len(lost_launches)),
-        ("synchronize calls without CUPTI's record", len(lone_syncs)),
+        ("launches and copies without their GPU work", len(lost_launches)),
+        ("calls without CUPTI's record of them", len(lone_calls)),
         ("Python stacks of CUDA calls that are missing", len(stack_moment)),
         ("correlation ids of no call", skipped),
     )
@@ -122,11 +127,13 @@ def lost_events(
 
 
 def _launches_without_work(
-    trace: Trace, calls: Calls, failed_launches: Callable[[], tuple[IntArray, IntArray]]
+    trace: Trace, calls: Calls, launched: BoolArray, failed_launches: Callable[[], tuple[IntArray, IntArray]]
 ) -> IntArray:
-    without = calls.api_class == ApiClass.KERNEL_LAUNCH
-    without[calls.launched_by[calls.launched_by >= 0]] = False
-    found = np.flatnonzero(without)
+    graphs = np.flatnonzero(calls.api_class == ApiClass.GRAPH_LAUNCH)
+    traced = np.isin(calls.process_of(graphs), calls.process_of(graphs[launched[graphs]]))
+    without = np.isin(calls.api_class, WORK)
+    without[graphs[traced]] = True
+    found = np.flatnonzero(without & ~launched & ~calls.unfinished)
     if len(found):
         found = found[~_in_stream_capture(trace, calls, found)]
     if len(found):
@@ -158,12 +165,25 @@ def _calls_named(trace: Trace, calls: Calls, part: str) -> IntArray:
     return np.flatnonzero(named[calls.name_of(np.arange(len(calls)))])
 
 
-def _syncs_without_their_record(calls: Calls) -> IntArray:
-    """Synchronize calls that are one row, with a callchain, in processes where others are two."""
-    syncs = np.isin(calls.api_class[calls.chained], SYNCS)
-    lone, whole = (calls.chained[syncs & (calls.chained_is_one_row == one)] for one in (True, False))
-    known: BoolArray = np.isin(calls.process_of(lone), calls.process_of(whole))
-    return np.asarray(lone[known])
+def _calls_without_their_record(trace: Trace, calls: Calls) -> IntArray:
+    """Calls that are one row, with a callchain, where others of the process and of that name are two; of synchronize
+    calls, where any are. A row of the same id on the thread may be the other one, however odd its times.
+    """
+    if not calls.chained_is_one_row.any():
+        return NONE
+    sync = np.isin(calls.api_class[calls.chained], SYNCS)
+    _, codes = np.unique([base_name(name) for name in trace.api_names], return_inverse=True)
+    names = len(trace.api_names) + 1
+    kind = calls.process_of(calls.chained) * names + np.where(sync, names - 1, codes[calls.name_of(calls.chained)])
+    single = calls.chained_is_one_row & ~calls.unfinished[calls.chained]
+    lone = calls.chained[single & np.isin(kind, kind[~calls.chained_is_one_row])]
+    kept = [NONE]
+    for code in np.unique(calls.thread[lone]).tolist():
+        low, high = np.searchsorted(calls.thread, [code, code + 1])
+        ids, count = np.unique(calls.correlation_id_of(np.arange(low, high)), return_counts=True)
+        own = lone[calls.thread[lone] == code]
+        kept.append(own[np.isin(calls.correlation_id_of(own), ids[count == 1])])
+    return np.concatenate(kept)
 
 
 def _stacks_without_call(
@@ -197,15 +217,12 @@ def _long_before_the_next(starts: IntArray, moments: IntArray) -> IntArray:
     return np.asarray(moments[following - moments > AT_ONCE_NS])
 
 
-def _around_launches(calls: Calls, lost: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+def _around_launches(calls: Calls, lost: IntArray, launched: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
     """From the first of some lost launches of a thread to the thread's next call that launched something."""
-    launching = np.zeros(len(calls), dtype=bool)
-    if len(lost):
-        launching[calls.launched_by[calls.launched_by >= 0]] = True
     found = [(NONE, NONE, NONE)]
     for code in np.unique(calls.thread[lost]).tolist():
         low, high = np.searchsorted(calls.thread, [code, code + 1])
-        known = np.append(calls.start[low:high][launching[low:high]], NEVER)
+        known = np.append(calls.start[low:high][launched[low:high]], NEVER)
         start = calls.start[lost[calls.thread[lost] == code]]
         at, first = np.unique(np.searchsorted(known, start, side="right"), return_index=True)
         found.append((np.full(len(at), code), start[first], known[np.minimum(at, len(known) - 1)]))

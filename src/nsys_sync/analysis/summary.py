@@ -15,7 +15,7 @@ from nsys_sync.analysis.calls import PID_MASK
 from nsys_sync.analysis.host_work import LineText, host_work
 from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, distinct, intersect, subtract, union
 from nsys_sync.analysis.locate import innermost_range
-from nsys_sync.analysis.lost_events import NEVER
+from nsys_sync.analysis.lost_events import NEVER, SYNCS
 from nsys_sync.analysis.phases import families, startup_by_process, user_ranges
 from nsys_sync.analysis.polling import polling
 from nsys_sync.analysis.redundant import redundant_operations
@@ -359,6 +359,10 @@ def _steps(one: Attributed, shown: TraceOperations) -> model.Steps | None:
             figures[name][uses] += intervals.within(start[uses], end[uses])
         if one.refusal(account):
             known &= ~uses
+    lost_by = one.calls.processes[one.calls.process_of_thread[one.lost.thread]]
+    for lossy in np.unique(lost_by):
+        lost = union(one.lost.begin[lost_by == lossy], one.lost.resumed[lost_by == lossy])
+        known &= (process != lossy) | (lost.within(start, end) == 0)
     name_code, names = one.steps["name"].cat.codes.to_numpy(), one.steps["name"].cat.categories
     shown_name = {code: one.shown(str(names[code])) for code in np.unique(name_code).tolist()}
     return model.Steps(
@@ -417,7 +421,9 @@ def _coverage(one: Attributed, shown: TraceOperations, processes: Sequence[model
         graph_launches_without_gpu_work=missing_graphs,
         unfinished_calls=int(calls.unfinished.sum()),
         unfinished_gpu_rows=int(trace.gpu["unfinished"].sum()),
+        unfinished_waits=int((calls.unfinished & np.isin(calls.api_class, SYNCS)).sum()),
         lost_events=_lost_events(one),
+        lost_beyond_window=_is_lost_beyond_window(one),
     )
 
 
@@ -485,6 +491,15 @@ def _warnings(one: Attributed) -> list[str]:
     return [*result, *_migrations(one)]
 
 
+def _is_lost_beyond_window(one: Attributed) -> bool:
+    stretches = one.clipped(union(one.lost.begin, one.lost.resumed))[0]
+    if not len(stretches):
+        return False
+    first = min(account.time.window_start for account in one.accounts)
+    last = max(account.time.window_end for account in one.accounts)
+    return bool(stretches.start[0] < first or stretches.end[-1] > last)
+
+
 def _lost_events(one: Attributed) -> str | None:
     lost = one.lost
     stretches = one.clipped(union(lost.begin, lost.resumed))[0]
@@ -500,8 +515,8 @@ def _lost_events(one: Attributed) -> str | None:
     )
     return (
         f"nsys lost CUDA events: {signs} (from t = {int(stretches.start[0]) / 1e9:.6f} s {until}); "
-        f"{missing or 'outside the window of GPU activity'}. A nsys older than CUDA does that at functions which it "
-        "does not know (2023.4 at Event.elapsed_time()): use a newer nsys, or capture a range without them"
+        f"{missing or 'outside the window of GPU activity'}. Mostly nsys is older than CUDA, and drops what follows a "
+        "function that it does not know (2023.4: Event.elapsed_time()); use a newer nsys, or capture a range without it"
     )
 
 

@@ -55,6 +55,8 @@ def headline(analysis: Analysis) -> str:
     idle = f"GPU idle {ratio(sum(idles), analysis.window_ns)} of {window}"
     if lost := sum(device.not_captured_ns or 0 for device in devices):
         idle += f", and {ratio(lost, analysis.window_ns)} ({duration(lost)}) not captured: busy or idle is not known"
+    if any(trace.coverage.lost_beyond_window for trace in analysis.traces):
+        idle += " (nsys lost events beyond that window)"
     if not _sites(analysis):
         caused: int | None = 0
         text = f"{idle}; no sync operations {_on_record(analysis)}"
@@ -230,17 +232,23 @@ def steps_sentence(steps: Steps) -> str:
     skipped = f", {count(steps.skipped)} skipped" if steps.skipped else ""
     if not steps.steps:
         return f"No steps '{pattern}'{chosen}{skipped}."
-    operations = [step.operations for step in steps.steps]
+    # Of steps in which events are lost no figure is one: they are left out of the medians, unless all are.
+    known = [step for step in steps.steps if step.stall_ns is not None] or list(steps.steps)
+    operations = [step.operations for step in known]
     typical = median(operations)
     spread = f" (median; {min(operations)} to {max(operations)})" if min(operations) != max(operations) else ""
     text = (
         f"{count(typical, 'sync')} per step{spread}, {count(len(steps.steps), 'step')} '{pattern}'{chosen}{skipped}; "
-        f"per step, median: {duration(median(s.end_ns - s.start_ns for s in steps.steps))} long, "
-        f"blocked {duration(median(s.blocked_ns for s in steps.steps))}"
+        f"per step, median: {duration(median(s.end_ns - s.start_ns for s in known))} long, "
+        f"blocked {duration(median(s.blocked_ns for s in known))}"
     )
-    stalls = [step.stall_ns for step in steps.steps if step.stall_ns is not None]
-    if len(stalls) == len(steps.steps):
+    stalls = [step.stall_ns for step in known if step.stall_ns is not None]
+    if stalls:
         text += f", stall {duration(median(stalls))}"
+    if len(known) < len(steps.steps):
+        text += (
+            f"; {count(len(steps.steps) - len(known))} of the steps are left out of that: what they did is not known"
+        )
     return text + "."
 
 
@@ -309,7 +317,9 @@ def coverage_sentences(coverage: Coverage) -> list[str]:
         launches = count(coverage.graph_launches_without_gpu_work, "CUDA graph launch", "CUDA graph launches")
         sentences.append(f"{launches} without GPU work on record.")
     if coverage.unfinished_calls:
-        sentences.append(f"{count(coverage.unfinished_calls, 'call')} without an end, left out.")
+        waits = count(coverage.unfinished_waits, "synchronize call")
+        which = f", {waits} among them" if coverage.unfinished_waits else ""
+        sentences.append(f"{count(coverage.unfinished_calls, 'call')} without an end, left out{which}.")
     if coverage.unfinished_gpu_rows:
         sentences.append(f"{count(coverage.unfinished_gpu_rows, 'GPU activity', 'GPU activities')} without an end.")
     return sentences

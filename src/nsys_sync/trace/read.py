@@ -218,9 +218,9 @@ def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 
 def read_failed_launches(file: SqliteFile) -> tuple[IntArray, IntArray]:
-    """Start (ns) and globalTid of the kernel launches that CUDA refused: they left no work on the GPU."""
+    """Start (ns) and globalTid of the calls that were to launch work and that CUDA refused: they left none."""
     start, global_tid = [], []
-    launches = _names_of_class(file, ApiClass.KERNEL_LAUNCH)
+    launches = _names_of_class(file, *(one for one in ApiClass if one not in (ApiClass.QUERY, ApiClass.OTHER)))
     for table in s.API_TABLES:
         if launches and file.has(table, s.RETURN_VALUE):
             rows = file.integers(
@@ -280,9 +280,9 @@ def _api_names(file: SqliteFile) -> dict[int, str]:
     return dict(file.rows(query, (int, str)))
 
 
-def _names_of_class(file: SqliteFile, api_class: ApiClass) -> str:
-    """The ids of all API names of a class, for SQL."""
-    return ", ".join(str(i) for i, name in _api_names(file).items() if classify(name) is api_class)
+def _names_of_class(file: SqliteFile, *classes: ApiClass) -> str:
+    """The ids of all API names of the classes, for SQL."""
+    return ", ".join(str(i) for i, name in _api_names(file).items() if classify(name) in classes)
 
 
 def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd.DataFrame]:

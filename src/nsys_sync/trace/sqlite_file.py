@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from nsys_sync.trace.table_names import canonical
 from nsys_sync.trace.tables import IntArray
 
 SQLITE_MAGIC = b"SQLite format 3\0"
-HOW_TO_EXPORT = "nsys export --type sqlite --include-blobs=true --output {stem}.sqlite {name}"
+HOW_TO_EXPORT = "nsys-sync export --force -o {target} {report}"
 ROWS_PER_BATCH = 1 << 17
 LEAST_BYTES_A_ROW = 12
 """Of a table with a start, an end and ids: their numbers are at least a byte each, after as many of their types."""
@@ -179,7 +180,7 @@ class SqliteFile:
 def export_command(path: Path) -> str:
     """The command that makes a fresh export of the report that `path` presumably came from."""
     stem = path.name.split(".")[0] or "trace"
-    return HOW_TO_EXPORT.format(stem=stem, name=f"{stem}.nsys-rep")
+    return HOW_TO_EXPORT.format(target=shlex.quote(f"{stem}.sqlite"), report=shlex.quote(f"{stem}.nsys-rep"))
 
 
 def _quoted(name: str) -> str:
