@@ -7,8 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from nsys_sync.nsys.json_backtraces import add_python_backtraces
+
+# No test is on wall-clock time.
+settings.register_profile("without a clock", deadline=None)
+settings.load_profile("without a clock")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

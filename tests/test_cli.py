@@ -133,19 +133,19 @@ GPU_TABLES = ("RUNTIME", "DRIVER", "KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", 
 BAD_INPUT: dict[str, tuple[Callable[[Path], object], Sequence[str]]] = {
     "no such file": (Path.unlink, ["t.sqlite: no such file", "nsys-sync export --force"]),
     "a folder": (swap_for_folder, ["t.sqlite: is a folder"]),
-    "empty": (lambda path: path.write_bytes(b""), ["is empty (0 bytes)", "nsys export"]),
-    "only zeros": (lambda path: path.write_bytes(bytes(8192)), ["holds only zeros", "nsys export"]),
-    "text": (lambda path: path.write_text("start,end\n1,2\n"), ["is not an SQLite database", "nsys export"]),
-    "only the magic": (lambda path: path.write_bytes(b"SQLite format 3\0"), ["nsys export"]),
-    "only a header": (lambda path: path.write_bytes(path.read_bytes()[:100]), ["is cut off", "nsys export"]),
-    "another database": (other_database, ["no export of Nsight Systems", "nsys export"]),
+    "empty": (lambda path: path.write_bytes(b""), ["is empty (0 bytes)", "nsys-sync export"]),
+    "only zeros": (lambda path: path.write_bytes(bytes(8192)), ["holds only zeros", "nsys-sync export"]),
+    "text": (lambda path: path.write_text("start,end\n1,2\n"), ["is not an SQLite database", "nsys-sync export"]),
+    "only the magic": (lambda path: path.write_bytes(b"SQLite format 3\0"), ["nsys-sync export"]),
+    "only a header": (lambda path: path.write_bytes(path.read_bytes()[:100]), ["is cut off", "nsys-sync export"]),
+    "another database": (other_database, ["no export of Nsight Systems", "nsys-sync export"]),
     "no CUDA events": (drop_all_of_cuda, ["no CUDA activity was captured", "--trace=cuda"]),
     "no GPU rows": (edit("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL"), ["has CUDA calls but no GPU activity"]),
     "GPU tables without rows": (edit("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL"), ["CUDA calls but no GPU activity"]),
     "no API calls": (edit("DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME"), ["no CUDA API calls"]),
     "column of calls missing": (
         edit("ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME DROP COLUMN globalTid"),
-        ["CUPTI_ACTIVITY_KIND_RUNTIME has no column globalTid", "nsys export"],
+        ["CUPTI_ACTIVITY_KIND_RUNTIME has no column globalTid", "nsys-sync export"],
     ),
     "ends of calls missing": (
         edit('ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME DROP COLUMN "end"'),
@@ -155,7 +155,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], object], Sequence[str]]] = {
         edit('ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN "end"'),
         ["CUPTI_ACTIVITY_KIND_KERNEL has no column end"],
     ),
-    "text in a number": (edit("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'"), ["nsys export"]),
+    "text in a number": (edit("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'"), ["nsys-sync export"]),
 }
 
 
@@ -226,7 +226,7 @@ def test_truncated_at_any_byte(small_trace: bytes, tmp_path: Path) -> None:
     size = len(small_trace)
     for offset in sorted({*range(0, 101, 7), 16, 99, *range(100, size, page // 2), *range(page, size, page), size - 1}):
         path.write_bytes(small_trace[:offset])
-        with pytest.raises(TraceError, match="nsys export"):
+        with pytest.raises(TraceError, match="nsys-sync export"):
             analyze(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["cut.sqlite"]
 

@@ -373,7 +373,7 @@ def test_real_export_with_a_high_hardware_id(name: str, capture: Capture, tmp_pa
 def test_thread_ids_that_are_no_integers(value: str, rows: str, tmp_path: Path) -> None:
     path = two_launches().write(tmp_path / "t.sqlite")
     change = f"UPDATE {CALLS} SET globalTid = {value} {rows}"
-    with pytest.raises(TraceError, match=r"global_tid holds something other than whole numbers.* nsys export"):
+    with pytest.raises(TraceError, match=r"global_tid holds something other than whole numbers.* nsys-sync export"):
         analyze(changed(path, tmp_path, statements(change)))
 
 
