@@ -300,8 +300,13 @@ def join_gpu_rows(calls: list[Call], gpu_rows: list[GpuRow]) -> None:
         candidates = [call for _, call in launching.get((row.process, row.correlation_id), [])]
         begun = [call for call in candidates if call.start <= row.start]
         if candidates:
-            row.call = max(begun, key=lambda c: c.order) if begun else min(candidates, key=lambda c: c.order)
+            # TIE: of calls that begin at once one that never ended is the first: its other row is the last then.
+            row.call = max(begun, key=_launch_order) if begun else min(candidates, key=_launch_order)
             row.call.gpu_rows.append(row)
+
+
+def _launch_order(call: Call) -> tuple[int, int, int]:
+    return (call.start, call.start if call.end is None else call.end, call.thread)
 
 
 def _cannot_launch(name: str) -> bool:
@@ -410,6 +415,10 @@ def _around_lost_launches(
         if not must_launch(call.name, has_graphs) or finished_rows(call) or (call.thread, call.start) in refused:
             continue
         if call.end is None:
+            continue
+        own_id = call.rows[0][0]  # of a call that was cut off the two rows can look like two calls
+        twins = [other for other in mine if other.start == call.start and other.rows[0][0] == own_id]
+        if own_id > 0 and any(map(finished_rows, twins)):
             continue
         if any(begin <= call.start < end for begin, end in captures):
             continue

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from attribution import attributed
 from test_attribution_oracle import compare
 from trace_builder import TraceBuilder
 
@@ -353,3 +354,18 @@ def test_the_fuzzer_finds_what_is_wrong(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert "RuntimeError" in done.stdout
     assert "broken on purpose" in done.stdout
+
+
+@pytest.mark.met(
+    "10 damage", "a launch whose row with the callchain was cut off, and not CUPTI's", "its work is not called lost"
+)
+def test_a_launch_cut_off_in_one_of_its_rows(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    thread = trace.process(1).thread(1)
+    call = thread.copy(0, 5, gpu=(2, 4), kind="HtoD", backtrace=True)
+    trace.tables["CUPTI_ACTIVITY_KIND_RUNTIME"][-2]["end"] = None
+    thread.launch(10, 15, gpu=(20, 30))
+    thread.stream_sync(16, 35)
+    path = trace.write(tmp_path / "trace.sqlite")
+    assert call.start == 0 and attributed(path).lost.signs == ()
+    compare(path)

@@ -134,6 +134,7 @@ def _launches_without_work(
     without = np.isin(calls.api_class, WORK)
     without[graphs[traced]] = True
     found = np.flatnonzero(without & ~launched & ~calls.unfinished)
+    found = found[~_has_launching_twin(calls, found, launched)]
     if len(found):
         found = found[~_in_stream_capture(trace, calls, found)]
     if len(found):
@@ -142,6 +143,22 @@ def _launches_without_work(
             own = calls.global_tids[calls.thread[found]] == tid
             found = found[~(own & np.isin(calls.start[found], start[global_tid == tid]))]
     return found
+
+
+def _has_launching_twin(calls: Calls, call: IntArray, launched: BoolArray) -> BoolArray:
+    """Whether another call of the thread has the start and the id of each, and launched something: of a call that was
+    cut off the two rows can look like two calls.
+    """
+    result = np.zeros(len(call), dtype=bool)
+    for code in np.unique(calls.thread[call]).tolist():
+        low, high = np.searchsorted(calls.thread, [code, code + 1])
+        own = calls.thread[call] == code
+        other = low + np.flatnonzero(launched[low:high])
+        other = other[np.isin(calls.start[other], calls.start[call[own]])]
+        ids = calls.correlation_id_of(other)
+        result[own] = np.isin(calls.start[call[own]], calls.start[other[ids > 0]])
+        result[own] &= np.isin(calls.correlation_id_of(call[own]), ids[ids > 0])
+    return result
 
 
 def _in_stream_capture(trace: Trace, calls: Calls, call: IntArray) -> BoolArray:

@@ -18,8 +18,8 @@ ClassArray = npt.NDArray[np.int8]
 FrameArray = npt.NDArray[np.int32]
 NEVER_ENDED = np.iinfo(np.int64).max
 """The end of an NVTX range that was open when the capture ended."""
-NO_PROCESS = -(1 << 39)
-"""Less than any `globalTid >> 24`, which is negative where the hardware id is 128 or more."""
+NO_PROCESS = -(1 << 39) + 0xFFFFFF
+"""No `globalTid >> 24` is that: its pid is beyond Linux's largest (2^22)."""
 UNNAMED = "unnamed call"
 BoolArray = npt.NDArray[np.bool_]
 ROWS_AT_ONCE = 1 << 19
