@@ -356,10 +356,14 @@ def table_damaged(db: sqlite3.Connection, rng: random.Random) -> str | None:
         other = a_table(db, rng)
         if other is None or other == table:
             return None
-        for before, after in ((table, "between"), (other, table), ("between", other)):
+        for before, after in renames_that_swap(table, other):
             db.execute(f'ALTER TABLE "{before}" RENAME TO "{after}"')
         kind += f" with {other}"
     return f"{table}: {kind}"
+
+
+def renames_that_swap(one: str, other: str) -> tuple[tuple[str, str], ...]:
+    return (one, "between"), (other, one), ("between", other)
 
 
 def column_damaged(db: sqlite3.Connection, rng: random.Random) -> str | None:
@@ -388,7 +392,7 @@ def column_damaged(db: sqlite3.Connection, rng: random.Random) -> str | None:
         other = a_column(db, rng, table)
         if other == column:
             return None
-        for before, after in ((column, "between"), (other, column), ("between", other)):
+        for before, after in renames_that_swap(column, other):
             db.execute(f'ALTER TABLE "{table}" RENAME COLUMN "{before}" TO "{after}"')
         kind += f" with {other}"
     return f"{table}.{column}: {kind}"

@@ -9,7 +9,7 @@ import pytest
 from attribution import attributed
 from conftest import Capture
 from test_attribution_oracle import compare
-from test_reading import changed
+from test_reading import changed, statements
 from trace_builder import TraceBuilder
 
 from nsys_sync import analyze
@@ -205,7 +205,7 @@ def test_lost_copies(capture: Capture, tmp_path: Path) -> None:
     path = changed(
         capture("sync_heavy.schema-3.20.3"),
         tmp_path,
-        lambda connection: connection.execute("DROP TABLE CUPTI_ACTIVITY_KIND_MEMCPY"),
+        statements("DROP TABLE CUPTI_ACTIVITY_KIND_MEMCPY"),
     )
     found = analyze(path)
     assert "launches and copies without their GPU work" in (found.traces[0].coverage.lost_events or "")
@@ -228,7 +228,7 @@ def test_budgets_where_waits_never_ended(capture: Capture, tmp_path: Path) -> No
     path = changed(
         capture("gpu_bound.schema-3.7.2"),
         tmp_path,
-        lambda connection: connection.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET end = 0"),
+        statements("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET end = 0"),
     )
     found = analyze(path)
     assert found.traces[0].coverage.unfinished_waits > 200
@@ -241,7 +241,7 @@ def test_gpu_rows_without_an_end(capture: Capture, tmp_path: Path) -> None:
     path = changed(
         capture("gpu_bound.schema-3.7.2"),
         tmp_path,
-        lambda connection: connection.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 0"),
+        statements("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 0"),
     )
     (device,) = analyze(path).traces[0].devices
     assert device.idle_ns is not None and device.idle_ns < 103_000_000
@@ -310,7 +310,7 @@ def test_refused_launches(tmp_path: Path) -> None:
     path = trace.write(tmp_path / "t.sqlite")
     assert attributed(path).lost.signs == (("launches and copies without their GPU work", 1),)
     refused = changed(
-        path, tmp_path, lambda c: c.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 1 WHERE start = 70")
+        path, tmp_path, statements("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 1 WHERE start = 70")
     )
     assert attributed(refused).lost.signs == ()
     compare(refused)

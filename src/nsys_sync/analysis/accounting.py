@@ -88,8 +88,7 @@ def _account(device: DeviceTime, calls: Calls, operations: Operations, unknown: 
 
 def graph_launches_without_gpu_work(calls: Calls) -> IntArray:
     """Launches of CUDA graphs in processes of whose graphs no GPU row is in the trace: the export leaves them out."""
-    launched = np.zeros(len(calls), dtype=bool)
-    launched[calls.launched_by[calls.launched_by >= 0]] = True
+    launched = calls.that_launched(calls.launched_by)
     graphs = np.flatnonzero(calls.api_class == ApiClass.GRAPH_LAUNCH)
     traced = calls.process_of(graphs[launched[graphs]])
     return np.asarray(graphs[~np.isin(calls.process_of(graphs), traced)])

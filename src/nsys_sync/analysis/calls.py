@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ import pandas as pd
 
 from nsys_sync.analysis.intervals import IntArray, distinct
 from nsys_sync.errors import TraceError
-from nsys_sync.trace.api_names import ApiClass, classify
+from nsys_sync.trace.api_names import SYNCS, ApiClass, classify
 from nsys_sync.trace.tables import BoolArray, ClassArray, Trace, blocks
 
 FEW_THREADS = 8
 PID_MASK = 0xFFFFFF
-NEVER_LAUNCH = (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC, ApiClass.EVENT)
+NEVER_LAUNCH = (*SYNCS, ApiClass.EVENT)
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,24 @@ class Calls:
 
     def callchain_id_of(self, call: IntArray) -> IntArray:
         return self.api["callchain_id"][self.row[call]]
+
+    def of_thread(self, thread: int) -> tuple[int, int]:
+        """The first of the thread's calls, and the one after its last."""
+        low, high = np.searchsorted(self.thread, (thread, thread + 1))
+        return int(low), int(high)
+
+    def named(self, wanted: Iterable[bool]) -> IntArray:
+        """The calls whose API name is wanted; one entry a name, in the order of the trace's `api_names`."""
+        by_name = np.fromiter(wanted, dtype=bool)
+        if not by_name.any():
+            return np.empty(0, dtype=np.int64)
+        return np.flatnonzero(by_name[self.name_of(np.arange(len(self)))])
+
+    def that_launched(self, launched_by: IntArray) -> BoolArray:
+        """For each call whether it launched any of some GPU rows, given the call that launched each (-1 none)."""
+        result = np.zeros(len(self), dtype=bool)
+        result[launched_by if (launched_by >= 0).all() else launched_by[launched_by >= 0]] = True
+        return result
 
 
 def outermost_calls(trace: Trace) -> Calls:

@@ -100,8 +100,6 @@ def _device_time(
     all_starts = trace.gpu["start_ns"].to_numpy()[rows]
     finished_launch = np.where(trace.gpu["unfinished"].to_numpy()[rows], -1, launched_by)
     not_captured = intersect(gaps, lost.on_device(calls, finished_launch, all_starts))[0]
-    launches = np.zeros(len(calls), dtype=bool)
-    launches[launched_by if (launched_by >= 0).all() else launched_by[launched_by >= 0]] = True
     return DeviceTime(
         device_id=device_id,
         window_start=int(busy.start[0]),
@@ -113,7 +111,7 @@ def _device_time(
         overhead=subtract(overhead, not_captured)[0],
         not_captured=not_captured,
         communication=_communication_alone(trace, rows),
-        launches=launches,
+        launches=calls.that_launched(launched_by),
         process_ids=process_ids,
     )
 

@@ -284,7 +284,7 @@ def _calls(one: Attributed, parts: Sequence[_HostBound], total_ns: int) -> tuple
 def _calls_during(calls: Calls, part: _HostBound, thread: int) -> tuple[IntArray, IntArray]:
     """(call, ns of it in the thread's host-bound time) pairs."""
     own = part.thread == thread
-    low, high = np.searchsorted(calls.thread, [thread, thread + 1])
+    low, high = calls.of_thread(thread)
     # Outermost calls can overlap, but their ends are sorted as their starts are, which is all that is needed here.
     of_thread = Intervals(calls.start[low:high], calls.end[low:high])
     pieces, _, index = intersect(Intervals(part.intervals.start[own], part.intervals.end[own]), of_thread)

@@ -16,7 +16,7 @@ undamaged captures (44,000 launches, 5,000 synchronize calls with a callchain) t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from nsys_sync.analysis.calls import Calls, rows_by_thread
 from nsys_sync.analysis.intervals import EMPTY, NONE, IntArray, Intervals, intersect, union
-from nsys_sync.trace.api_names import ApiClass, base_name
+from nsys_sync.trace.api_names import SYNCS, ApiClass, base_name
 from nsys_sync.trace.tables import BoolArray, Trace
 
 QUIET_NS = 1_000_000
@@ -34,7 +34,6 @@ MOST_IDS_SKIPPED = 500
 AT_ONCE_NS = 10_000
 """CUPTI's row begins some 100 ns after the injection's."""
 NEVER = 2**62
-SYNCS = (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC)
 WORK = (ApiClass.KERNEL_LAUNCH, ApiClass.COPY_ASYNC, ApiClass.COPY_SYNC, ApiClass.MEMSET_SYNC)
 
 
@@ -48,6 +47,11 @@ class LostEvents:
     begin: IntArray
     resumed: IntArray
     signs: tuple[tuple[str, int], ...]
+
+    @property
+    def stretches(self) -> Intervals:
+        """In which any thread's events are lost."""
+        return union(self.begin, self.resumed)
 
     def holds(self, thread: IntArray, moment: IntArray) -> BoolArray:
         """Whether each moment of a thread lies in one of the thread's stretches."""
@@ -68,7 +72,7 @@ class LostEvents:
             return EMPTY
         thread_of_row = calls.thread[launched_by[launched]]
         processes = np.unique(calls.process_of_thread[thread_of_row])
-        launches_elsewhere = np.unique(calls.thread[calls.launched_by[calls.launched_by >= 0]])
+        launches_elsewhere = np.unique(calls.thread[calls.that_launched(calls.launched_by)])
         found = []
         for code in np.unique(self.thread).tolist():
             own = self.thread == code
@@ -95,9 +99,7 @@ def lost_events(
     """`failed_launches` gives start and thread of launches that CUDA refused, `query_starts` the sorted starts of a
     process's calls that only ask, which are not among `calls`. Both are asked only where something is missing.
     """
-    launched = np.zeros(len(calls), dtype=bool)
-    finished = calls.launched_by[~trace.gpu["unfinished"].to_numpy()]
-    launched[finished[finished >= 0]] = True
+    launched = calls.that_launched(calls.launched_by[~trace.gpu["unfinished"].to_numpy()])
     lost_launches = _launches_without_work(trace, calls, launched, failed_launches)
     lone_calls = _calls_without_their_record(trace, calls)
     stack_thread, stack_moment = _stacks_without_call(trace, calls, query_starts)
@@ -122,8 +124,13 @@ def lost_events(
         ("Python stacks of CUDA calls that are missing", len(stack_moment)),
         ("correlation ids of no call", skipped),
     )
-    thread_of_part, begin, resumed = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    return LostEvents(thread_of_part, begin, resumed, tuple((what, count) for what, count in signs if count))
+    return LostEvents(*_joined(parts), tuple((what, count) for what, count in signs if count))
+
+
+def _joined(parts: Sequence[tuple[IntArray, IntArray, IntArray]]) -> tuple[IntArray, IntArray, IntArray]:
+    """Thread, begin and resumed of all the parts."""
+    thread, begin, resumed = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return thread, begin, resumed
 
 
 def _launches_without_work(
@@ -151,7 +158,7 @@ def _has_launching_twin(calls: Calls, call: IntArray, launched: BoolArray) -> Bo
     """
     result = np.zeros(len(call), dtype=bool)
     for code in np.unique(calls.thread[call]).tolist():
-        low, high = np.searchsorted(calls.thread, [code, code + 1])
+        low, high = calls.of_thread(code)
         own = calls.thread[call] == code
         other = low + np.flatnonzero(launched[low:high])
         other = other[np.isin(calls.start[other], calls.start[call[own]])]
@@ -163,8 +170,8 @@ def _has_launching_twin(calls: Calls, call: IntArray, launched: BoolArray) -> Bo
 
 def _in_stream_capture(trace: Trace, calls: Calls, call: IntArray) -> BoolArray:
     """Whether each call was made while its process captured a stream into a graph: nothing is launched then."""
-    begins = _calls_named(trace, calls, "StreamBeginCapture")
-    ends = _calls_named(trace, calls, "StreamEndCapture")
+    begins = calls.named("StreamBeginCapture" in name for name in trace.api_names)
+    ends = calls.named("StreamEndCapture" in name for name in trace.api_names)
     result = np.zeros(len(call), dtype=bool)
     for code in np.unique(calls.process_of(begins)).tolist():
         own_ends = np.sort(calls.start[ends[calls.process_of(ends) == code]])
@@ -173,13 +180,6 @@ def _in_stream_capture(trace: Trace, calls: Calls, call: IntArray) -> BoolArray:
         moment = calls.start[call]
         result |= (calls.process_of(call) == code) & (union(start, end).within(moment, moment + 1) > 0)
     return result
-
-
-def _calls_named(trace: Trace, calls: Calls, part: str) -> IntArray:
-    named = np.array([part in base_name(name) for name in trace.api_names], dtype=bool)
-    if not named.any():
-        return NONE
-    return np.flatnonzero(named[calls.name_of(np.arange(len(calls)))])
 
 
 def _calls_without_their_record(trace: Trace, calls: Calls) -> IntArray:
@@ -196,7 +196,7 @@ def _calls_without_their_record(trace: Trace, calls: Calls) -> IntArray:
     lone = calls.chained[single & np.isin(kind, kind[~calls.chained_is_one_row])]
     kept = [NONE]
     for code in np.unique(calls.thread[lone]).tolist():
-        low, high = np.searchsorted(calls.thread, [code, code + 1])
+        low, high = calls.of_thread(code)
         ids, count = np.unique(calls.correlation_id_of(np.arange(low, high)), return_counts=True)
         own = lone[calls.thread[lone] == code]
         kept.append(own[np.isin(calls.correlation_id_of(own), ids[count == 1])])
@@ -238,13 +238,12 @@ def _around_launches(calls: Calls, lost: IntArray, launched: BoolArray) -> tuple
     """From the first of some lost launches of a thread to the thread's next call that launched something."""
     found = [(NONE, NONE, NONE)]
     for code in np.unique(calls.thread[lost]).tolist():
-        low, high = np.searchsorted(calls.thread, [code, code + 1])
+        low, high = calls.of_thread(code)
         known = np.append(calls.start[low:high][launched[low:high]], NEVER)
         start = calls.start[lost[calls.thread[lost] == code]]
         at, first = np.unique(np.searchsorted(known, start, side="right"), return_index=True)
         found.append((np.full(len(at), code), start[first], known[np.minimum(at, len(known) - 1)]))
-    thread, begin, resumed = (np.concatenate([part[i] for part in found]) for i in range(3))
-    return thread, begin, resumed
+    return _joined(found)
 
 
 def _around_moments(
@@ -256,14 +255,13 @@ def _around_moments(
         whole[lone] = False
     found = [(NONE, NONE, NONE)]
     for code in np.unique(thread).tolist():
-        low, high = np.searchsorted(calls.thread, [code, code + 1])
+        low, high = calls.of_thread(code)
         start, end = (times[low:high][whole[low:high]] for times in (calls.start, calls.end))
         own = np.sort(moment[thread == code])
         at, first = np.unique(np.searchsorted(start, own, side="right"), return_index=True)
         ended = np.concatenate(([NEVER], np.maximum.accumulate(end)))[at]
         found.append((np.full(len(at), code), np.minimum(ended, own[first]), np.append(start, NEVER)[at]))
-    threads, begin, resumed = (np.concatenate([part[i] for part in found]) for i in range(3))
-    return threads, begin, resumed
+    return _joined(found)
 
 
 def _quiet_while_ids_went_on(

@@ -41,8 +41,7 @@ def merge_runs(calls: Calls, operations: Operations, is_read: BoolArray) -> Runs
     order = np.argsort(operations.thread, kind="stable")  # operations of one thread are sorted by start already
     call, copy_call = operations.call[order], operations.copy_call[order]
     first_call = np.where(copy_call >= 0, np.minimum(copy_call, call), call)
-    launches = np.zeros(len(calls), dtype=bool)
-    launches[calls.launched_by[calls.launched_by >= 0]] = True
+    launches = calls.that_launched(calls.launched_by)
     launches[calls.api_class == ApiClass.GRAPH_LAUNCH] = True
     launch = np.flatnonzero(launches)
     thread, read = operations.thread[order], is_read[order]

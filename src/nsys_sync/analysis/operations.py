@@ -10,7 +10,7 @@ import pandas as pd
 
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.intervals import NONE, IntArray
-from nsys_sync.trace.api_names import ApiClass, base_name
+from nsys_sync.trace.api_names import SYNCS, ApiClass, base_name
 from nsys_sync.trace.tables import BoolArray, Trace
 
 COPY_CLASSES = (ApiClass.COPY_SYNC, ApiClass.COPY_ASYNC)
@@ -43,7 +43,7 @@ class Operations:
 def sync_operations(trace: Trace, calls: Calls) -> tuple[Operations, BoolArray]:
     """The operations, and for each call whether it is a sync call by itself."""
     copy, places = _copies_by_call(trace, calls)
-    blocks = np.isin(calls.api_class, (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC))
+    blocks = np.isin(calls.api_class, SYNCS)
     blocks[copy.index[copy["blocks"]]] = True
     blocks |= _blocking_memsets(trace, calls)
     blocks |= _blocking_frees(trace, calls)
@@ -83,11 +83,10 @@ def sync_operations(trace: Trace, calls: Calls) -> tuple[Operations, BoolArray]:
 
 def _of_the_profiler(trace: Trace, calls: Calls) -> IntArray:
     """The waits for the GPU with which nsys ends a capture: traced as calls under the id of cu(da)ProfilerStop."""
-    stops_by_name = np.array([PROFILER_STOP.match(base_name(name)) is not None for name in trace.api_names], dtype=bool)
     found = [NONE]
-    for stop in np.flatnonzero(stops_by_name[calls.name_of(np.arange(len(calls)))]) if stops_by_name.any() else ():
-        own = slice(*np.searchsorted(calls.thread, [calls.thread[stop], calls.thread[stop] + 1]))
-        after = np.arange(own.start, own.stop)[calls.start[own] >= calls.start[stop]]
+    for stop in calls.named(PROFILER_STOP.match(base_name(name)) is not None for name in trace.api_names):
+        low, high = calls.of_thread(calls.thread[stop])
+        after = low + np.flatnonzero(calls.start[low:high] >= calls.start[stop])
         correlation_id = calls.correlation_id_of(np.array([stop]))[0]
         found.append(after[calls.correlation_id_of(after) == correlation_id] if correlation_id > 0 else NONE)
     return np.concatenate(found)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from nsys_sync.analysis.calls import Calls
-from nsys_sync.analysis.intervals import IntArray, Intervals, distinct, intersect, union
+from nsys_sync.analysis.intervals import IntArray, Intervals, intersect, union
 from nsys_sync.analysis.options import Options
 from nsys_sync.analysis.user_code import cut
 from nsys_sync.errors import TraceError
@@ -197,7 +197,7 @@ def find_steps(trace: Trace, calls: Calls) -> tuple[str, pd.DataFrame] | None:
 
 def _launches_inside(calls: Calls, tid: IntArray, start: IntArray, end: IntArray) -> IntArray:
     """For each range how often its own thread launched GPU work in it."""
-    launching = distinct(calls.launched_by[calls.launched_by >= 0])  # sorted by (thread, start), as calls are
+    launching = np.flatnonzero(calls.that_launched(calls.launched_by))  # sorted by (thread, start), as calls are
     thread, first = np.unique(calls.thread[launching], return_index=True)
     bounds = np.append(first, len(launching))
     result = np.zeros(len(tid), dtype=np.int64)
@@ -219,9 +219,7 @@ def startup_ends(trace: Trace, calls: Calls, steps: pd.DataFrame | None) -> list
         for name, table in (("its first step", steps), ("its first NVTX range", user_ranges(trace)))
         if table is not None
     ]
-    is_launch = np.zeros(len(calls), dtype=bool)
-    is_launch[calls.launched_by[calls.launched_by >= 0]] = True
-    launches = np.flatnonzero(is_launch)
+    launches = np.flatnonzero(calls.that_launched(calls.launched_by))
     process_of_launch = calls.process_of(launches)
     order = np.lexsort((calls.start[launches], process_of_launch))
     processes, first = np.unique(process_of_launch[order], return_index=True)

@@ -87,7 +87,7 @@ def _calls_before(one: Attributed, tid: IntArray, moment: IntArray) -> IntArray:
     thread = np.searchsorted(calls.global_tids, tid)
     for code in np.unique(thread).tolist():
         own = thread == code
-        low, high = np.searchsorted(calls.thread, [code, code + 1])
+        low, high = calls.of_thread(code)
         if code < len(calls.global_tids) and calls.global_tids[code] == tid[own][0]:
             result[own] = low + np.searchsorted(calls.start[low:high], moment[own])
     return result

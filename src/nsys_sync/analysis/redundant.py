@@ -11,7 +11,7 @@ import pandas as pd
 from nsys_sync.analysis.accounting import DeviceAccount
 from nsys_sync.analysis.calls import Calls
 from nsys_sync.analysis.intervals import NONE, IntArray
-from nsys_sync.trace.api_names import ApiClass, base_name
+from nsys_sync.trace.api_names import SYNCS, base_name
 from nsys_sync.trace.tables import BoolArray
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def redundant_operations(one: Attributed) -> tuple[BoolArray, BoolArray]:
     work on record or lets its streams wait for the host; nor where the thread's events are lost.
     """
     operations, calls = one.operations, one.calls
-    candidate = np.isin(calls.api_class[operations.call], (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC))
+    candidate = np.isin(calls.api_class[operations.call], SYNCS)
     candidate &= operations.copy_call < 0
     process = calls.processes[operations.process]
     known = np.zeros(len(operations), dtype=bool)
@@ -83,11 +83,8 @@ def _on_other_devices(one: Attributed) -> IntArray:
 
 def _with_host_work_in_streams(one: Attributed) -> IntArray:
     """The processes whose streams can wait for the host: a synchronize then waits although the GPU is idle."""
-    names = [code for code, name in enumerate(one.trace.api_names) if HOST_WORK_IN_STREAM.match(base_name(name))]
-    if not names:
-        return NONE
     calls = one.calls
-    call = np.flatnonzero(np.isin(calls.name_of(np.arange(len(calls))), names))
+    call = calls.named(HOST_WORK_IN_STREAM.match(base_name(name)) is not None for name in one.trace.api_names)
     return np.asarray(calls.processes[np.unique(calls.process_of(call))])
 
 

@@ -100,7 +100,7 @@ class _Launches:
 def _launches(device: DeviceTime, calls: Calls, process: int) -> _Launches:
     of_thread = {}
     for thread in np.flatnonzero(calls.process_of_thread == process).tolist():
-        own = slice(*np.searchsorted(calls.thread, (thread, thread + 1)))
+        own = slice(*calls.of_thread(thread))
         of_thread[thread] = np.concatenate(([BEFORE_ALL], calls.start[own][device.launches[own]]))
     of_process = np.concatenate([starts[1:] for starts in of_thread.values()])
     of_process.sort(kind="stable")

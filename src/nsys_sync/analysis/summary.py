@@ -15,7 +15,7 @@ from nsys_sync.analysis.calls import PID_MASK
 from nsys_sync.analysis.host_work import LineText, host_work
 from nsys_sync.analysis.intervals import EMPTY, IntArray, Intervals, distinct, intersect, subtract, union
 from nsys_sync.analysis.locate import innermost_range
-from nsys_sync.analysis.lost_events import NEVER, SYNCS
+from nsys_sync.analysis.lost_events import NEVER
 from nsys_sync.analysis.phases import families, startup_by_process, user_ranges
 from nsys_sync.analysis.polling import polling
 from nsys_sync.analysis.redundant import redundant_operations
@@ -23,6 +23,7 @@ from nsys_sync.analysis.regions import regions
 from nsys_sync.analysis.site_keys import python_stack_hash, sites_of
 from nsys_sync.analysis.sites import HOW, TraceOperations
 from nsys_sync.analysis.user_code import cut
+from nsys_sync.trace.api_names import SYNCS
 from nsys_sync.trace.tables import NO_PROCESS, UNNAMED, BoolArray
 
 MIGRATION_KINDS = (11, 12, 13)
@@ -492,7 +493,7 @@ def _warnings(one: Attributed) -> list[str]:
 
 
 def _is_lost_beyond_window(one: Attributed) -> bool:
-    stretches = one.clipped(union(one.lost.begin, one.lost.resumed))[0]
+    stretches = one.clipped(one.lost.stretches)[0]
     if not len(stretches):
         return False
     first = min(account.time.window_start for account in one.accounts)
@@ -502,7 +503,7 @@ def _is_lost_beyond_window(one: Attributed) -> bool:
 
 def _lost_events(one: Attributed) -> str | None:
     lost = one.lost
-    stretches = one.clipped(union(lost.begin, lost.resumed))[0]
+    stretches = one.clipped(lost.stretches)[0]
     if not len(stretches):
         return None
     signs = ", ".join(f"{what}: {count:,}" for what, count in lost.signs)

@@ -23,6 +23,10 @@ class ApiClass(IntEnum):
     KERNEL_LAUNCH = 11
 
 
+SYNCS = (ApiClass.STREAM_SYNC, ApiClass.OTHER_SYNC)
+"""Calls whose name says that they wait."""
+
+
 _VERSION_SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds){1,4}\Z")
 _RULES: tuple[tuple[re.Pattern[str], ApiClass], ...] = tuple(
     (re.compile(pattern), api_class)

@@ -58,16 +58,17 @@ def read_trace(file: SqliteFile, native_needles: Iterable[str]) -> Trace:
     Raises TraceError when the database is no nsys export, or holds no CUDA events."""
     _refuse_what_cannot_be_analysed(file)
     devices = _CudaDevices(file)
+    names_of_calls = _api_names(file)
     # SQLite and the Arrow reader release the GIL. The API rows cost as much as everything else together.
     with ThreadPoolExecutor(max_workers=READERS) as pool:
-        api_rows = pool.submit(_read_api, file)
+        api_rows = pool.submit(_read_api, file, names_of_calls)
         gpu_rows = pool.submit(_read_gpu, file, devices)
         symbols = pool.submit(_read_symbol_frames, file, native_needles)
         python_events = pool.submit(_read_python, file)
         nvtx_ranges = pool.submit(_read_nvtx, file)
         stream_sync_rows = pool.submit(_read_stream_syncs, file)
         overhead_rows = pool.submit(_read_overhead, file)
-        poll_rows = pool.submit(_read_polls, file)
+        poll_rows = pool.submit(_read_polls, file, names_of_calls)
     api, api_names = api_rows.result()
     gpu, copies = gpu_rows.result()
     communication = _communication_kernels(file, len(copies))
@@ -197,9 +198,9 @@ def _concat(parts: list[pd.DataFrame], columns: Iterable[str]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
+def _read_api(file: SqliteFile, names_of_calls: Mapping[int, str]) -> tuple[pd.DataFrame, tuple[str, ...]]:
     # Often a third of all rows (cuKernelGetName at every launch), and nothing depends on them.
-    queries = _names_of_class(file, ApiClass.QUERY)
+    queries = _of_class(names_of_calls, ApiClass.QUERY)
     parts = [
         pd.DataFrame(_events(file, table, s.API_COLUMNS, [f'coalesce("nameId", -1) NOT IN ({queries})']), copy=False)
         for table in s.API_TABLES
@@ -220,7 +221,7 @@ def _read_api(file: SqliteFile) -> tuple[pd.DataFrame, tuple[str, ...]]:
 def read_failed_launches(file: SqliteFile) -> tuple[IntArray, IntArray]:
     """Start (ns) and globalTid of the calls that were to launch work and that CUDA refused: they left none."""
     start, global_tid = [], []
-    launches = _names_of_class(file, *(one for one in ApiClass if one not in (ApiClass.QUERY, ApiClass.OTHER)))
+    launches = _of_class(_api_names(file), *(one for one in ApiClass if one not in (ApiClass.QUERY, ApiClass.OTHER)))
     for table in s.API_TABLES:
         if launches and file.has(table, s.RETURN_VALUE):
             rows = file.integers(
@@ -242,7 +243,7 @@ def read_failed_launches(file: SqliteFile) -> tuple[IntArray, IntArray]:
 
 def read_query_starts(file: SqliteFile, process: int) -> IntArray:
     """The sorted start times (ns) of a process's calls that only ask, which are not among a trace's calls."""
-    queries = _names_of_class(file, ApiClass.QUERY)
+    queries = _of_class(_api_names(file), ApiClass.QUERY)
     found = [
         file.integers(
             _select(
@@ -258,8 +259,8 @@ def read_query_starts(file: SqliteFile, process: int) -> IntArray:
     return np.sort(np.concatenate(found)) if found else _NONE
 
 
-def _read_polls(file: SqliteFile) -> pd.DataFrame:
-    names = {i: base_name(name) for i, name in _api_names(file).items() if is_poll(name)}
+def _read_polls(file: SqliteFile, names_of_calls: Mapping[int, str]) -> pd.DataFrame:
+    names = {i: base_name(name) for i, name in names_of_calls.items() if is_poll(name)}
     parts = [
         pd.DataFrame(_events(file, table, s.POLL_COLUMNS, [f'"nameId" IN ({", ".join(map(str, names))})']))
         for table in s.API_TABLES
@@ -280,9 +281,9 @@ def _api_names(file: SqliteFile) -> dict[int, str]:
     return dict(file.rows(query, (int, str)))
 
 
-def _names_of_class(file: SqliteFile, *classes: ApiClass) -> str:
-    """The ids of all API names of the classes, for SQL."""
-    return ", ".join(str(i) for i, name in _api_names(file).items() if classify(name) in classes)
+def _of_class(names: Mapping[int, str], *classes: ApiClass) -> str:
+    """The ids of the API names of the classes, for SQL."""
+    return ", ".join(str(i) for i, name in names.items() if classify(name) in classes)
 
 
 def _read_gpu(file: SqliteFile, devices: _CudaDevices) -> tuple[pd.DataFrame, pd.DataFrame]:
